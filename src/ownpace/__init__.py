@@ -1,0 +1,52 @@
+"""ownpace trains one model on machines of different speed, every machine at its own pace.
+
+How the parts hang together; arrows point one way, and siblings do not import each other:
+
+    core ← fleet ← { algorithms, tasks, engines, report } ← run ← cli
+
+An algorithm is one file of coroutines that *ask* (`core.asking`); an engine answers. Start reading at
+`algorithms/sync.py`, then `core/asking.py`, then `engines/virtual/nodes.py`.
+"""
+
+from ownpace.algorithms import ALGORITHMS, make_algorithm
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.asking import Communicator, Server, Worker, accumulate, exchange
+from ownpace.core.errors import DivergenceError, InputError, MachineDied, OwnpaceError
+from ownpace.core.task import Task, TensorSamples
+from ownpace.core.values import Gradient, Parameters
+from ownpace.fleet import Fleet, Machine, Network, read_fleet
+from ownpace.report import Summary
+from ownpace.run import Config, Result, execute, train
+from ownpace.tasks import TASKS, make_task
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ALGORITHMS",
+    "TASKS",
+    "Algorithm",
+    "Communicator",
+    "Config",
+    "DivergenceError",
+    "Fleet",
+    "Gradient",
+    "InputError",
+    "Machine",
+    "MachineDied",
+    "Network",
+    "OwnpaceError",
+    "Parameters",
+    "Result",
+    "Server",
+    "Summary",
+    "Task",
+    "TensorSamples",
+    "Worker",
+    "accumulate",
+    "exchange",
+    "execute",
+    "make_algorithm",
+    "make_task",
+    "read_fleet",
+    "train",
+]

@@ -1,0 +1,50 @@
+"""Stale-SGD (stale synchronous parallel, SSP): asynchronous, but nobody runs too far ahead.
+
+    worker i, clock c_i = batches it has pushed:  as in Async-SGD
+    server:  w ← Opt(w, g) at once;  c_i ← c_i + 1;  answer worker i only when c_i − min_j c_j ≤ s
+
+A worker may thus start its clock c + 1 only if c − min ≤ s. With s = 0 everybody starts every clock together, as
+in Sync-SGD, except that the N gradients are applied one by one and not as their mean. With s = ∞ it is Async-SGD.
+
+| paper | here |
+|---|---|
+| s, the staleness threshold | `staleness` |
+| clock of a worker | `clocks[worker]` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.asking import Server, Worker, accumulate, exchange
+from ownpace.core.settings import not_negative
+from ownpace.core.values import Address
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleSgd(Algorithm):
+    """Asynchronous within a bound."""
+
+    staleness: int = 3
+    """s: how many batches a worker may be ahead of the slowest when it starts another."""
+
+    def __post_init__(self) -> None:
+        not_negative(staleness=self.staleness)
+
+    async def worker(self, me: Worker) -> None:
+        while me.training:
+            await exchange(me, await accumulate(me, me.batch_size))
+
+    async def server(self, me: Server) -> None:
+        clocks = dict.fromkeys(me.workers, 0)
+        waiting: list[Address] = []
+        while True:
+            push = await me.receive()
+            me.step(push.gradient)
+            clocks[push.sender] += 1
+            waiting.append(push.sender)
+            slowest = min(clocks.values())
+            for worker in [worker for worker in waiting if clocks[worker] - slowest <= self.staleness]:
+                me.send(worker, me.parameters)
+                waiting.remove(worker)

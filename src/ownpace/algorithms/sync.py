@@ -1,0 +1,28 @@
+"""Sync-SGD (bulk-synchronous parallel): every update waits for everybody.
+
+    G_i = Σ of the gradients of worker i's batch at w_t,  n_i its size
+    w_{t+1} = Opt(w_t, Σ_i G_i / Σ_i n_i)
+
+Every worker takes equal batches, so an update takes as long as the slowest worker, and then an all-reduce. The
+result is that of one machine with the batch Σ n_i; staleness is zero. This is what DistributedDataParallel does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.asking import Worker, accumulate
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncSgd(Algorithm):
+    """Equal batches, a barrier, the mean over all."""
+
+    replicas_identical: ClassVar[bool] = True
+
+    async def worker(self, me: Worker) -> None:
+        while me.training:
+            gradient = await accumulate(me, me.batch_size)
+            me.step(await me.all_reduce(gradient))

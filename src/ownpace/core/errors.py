@@ -1,0 +1,57 @@
+"""Everything ownpace raises on purpose.
+
+    OwnpaceError                 exit code
+    ├── InputError       ValueError      2     something the user gave cannot be used
+    ├── DivergenceError                  3     the loss is no longer finite
+    ├── MachineDied                      4     a machine of the fleet died and nobody could go on
+    └── Deadlock                         5     an algorithm waits for something that cannot come
+
+Any other exception is a bug of ours and keeps its traceback (exit code 1); Ctrl-C exits with 130.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OwnpaceError(Exception):
+    """The base of all errors that ownpace raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(OwnpaceError, ValueError):
+    """What was given cannot be used. The message says what was given, what is allowed and what to do next."""
+
+    exit_code = 2
+
+
+class DivergenceError(OwnpaceError):
+    """The loss became infinite or not a number."""
+
+    exit_code = 3
+
+
+class MachineDied(OwnpaceError):
+    """A machine died, and the run could not go on without it."""
+
+    exit_code = 4
+
+
+class Deadlock(OwnpaceError):
+    """Nothing is left to happen, yet somebody still waits: a fault in an algorithm."""
+
+    exit_code = 5
+
+
+def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> InputError:
+    """The error for a name that nobody knows: it lists the known ones and points at the nearest.
+
+    >>> str(unknown("algorithm", "snyc", ["async", "sync"]))
+    "unknown algorithm 'snyc'; did you mean 'sync'? Known: async, sync"
+    """
+    known = sorted(allowed)
+    near = difflib.get_close_matches(given, known, n=1)
+    guess = f"did you mean '{near[0]}'? " if near else ""
+    return InputError(f"unknown {what} '{given}'; {guess}Known: {', '.join(known) or 'none'}{hint and '. ' + hint}")

@@ -1,0 +1,140 @@
+"""Any torch optimizer as a pure function of parameters, state and gradient: that is what makes *peeking* possible."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ownpace.core.errors import InputError, unknown
+from ownpace.core.flat import Layout
+from ownpace.core.schedule import Schedule
+from ownpace.core.settings import not_negative, positive
+from ownpace.core.values import Shard
+
+State = list[dict[str, Any]]
+"""An optimizer's state: one dictionary per parameter it knows."""
+Build = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+ELEMENTWISE: dict[str, Callable[..., Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "adamax": torch.optim.Adamax,
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "rmsprop": torch.optim.RMSprop,
+    "rprop": torch.optim.Rprop,
+    "asgd": torch.optim.ASGD,
+}
+"""Optimizers that treat each number by itself, so that one flat vector may stand for all layers."""
+_MOMENTUM = ("sgd", "rmsprop")
+_NO_DECAY = ("rprop",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """An optimizer by name, and its learning rate over the run."""
+
+    name: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def __post_init__(self) -> None:
+        if self.name not in ELEMENTWISE:
+            raise unknown("optimizer", self.name, ELEMENTWISE)
+        positive(lr=self.lr)
+        not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        if self.momentum and self.name not in _MOMENTUM:
+            raise InputError(f"momentum is {self.momentum}, but {self.name} has none; use it with sgd or rmsprop")
+        if self.weight_decay and self.name in _NO_DECAY:
+            raise InputError(f"weight_decay is {self.weight_decay}, but {self.name} has none; leave it at 0")
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """A torch optimizer over these parameters."""
+        settings: dict[str, float] = {"lr": self.lr}
+        if self.momentum:
+            settings["momentum"] = self.momentum
+        if self.weight_decay:
+            settings["weight_decay"] = self.weight_decay
+        return ELEMENTWISE[self.name](parameters, **settings)
+
+
+class FlatOptimizer:
+    """A torch optimizer over one shard of the flat vector, holding no state of its own between calls.
+
+    An optimizer that treats each number by itself, with one group, sees the shard as a single vector: one
+    call a step, whatever the number of layers. Any other sees the layers as they are.
+    """
+
+    def __init__(self, layout: Layout, shard: Shard, like: Tensor, build: Build) -> None:
+        probe = build([nn.Parameter(torch.empty_like(like[:1]))])
+        if isinstance(probe, torch.optim.LBFGS | torch.optim.SparseAdam):
+            raise InputError(
+                f"{type(probe).__name__} cannot be used: it needs more than one dense gradient per step; "
+                "use SGD, Adam or another first-order optimizer"
+            )
+        self._whole = type(probe) in ELEMENTWISE.values() and len(probe.param_groups) == 1
+        layers = [layer for layer in layout.layers if shard.start <= layer.start < shard.stop]
+        self._sizes = [layer.stop - layer.start for layer in layers]
+        self._shapes = [layer.shape for layer in layers]
+        self._parameters = [nn.Parameter(view) for view in self._views(like.clone())]
+        self._optimizer = build(self._parameters)
+        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._initial = self._take_state()
+
+    def initial_state(self) -> State:
+        """The state before the first step."""
+        return _clone(self._initial)
+
+    def step(
+        self, values: Tensor, state: State, gradient: Tensor, *, lr_factor: float = 1.0, donate: bool = False
+    ) -> tuple[Tensor, State]:
+        """One step from `values` and `state`: returns new ones and leaves `values` as it was.
+
+        Args:
+            values: The parameters, flat.
+            state: The optimizer's state that belongs to them.
+            gradient: The mean gradient, flat.
+            lr_factor: By what the optimizer's learning rates are multiplied.
+            donate: `state` may be overwritten, because nobody needs it any more.
+        """
+        values = values.clone()
+        views = zip(self._parameters, self._views(values), self._views(gradient), strict=True)
+        for parameter, view, part in views:
+            parameter.data = view
+            parameter.grad = part
+        state = state if donate else _clone(state)
+        for parameter, entry in zip(self._parameters, state, strict=True):
+            if entry:
+                self._optimizer.state[parameter] = entry
+        for group, lr in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = lr * lr_factor
+        self._optimizer.step()
+        return values, self._take_state()
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        if self._whole:
+            return [flat]
+        return [part.view(shape) for part, shape in zip(flat.split_with_sizes(self._sizes), self._shapes, strict=True)]
+
+    def _take_state(self) -> State:
+        state = [self._optimizer.state.get(parameter, {}) for parameter in self._parameters]
+        self._optimizer.state.clear()
+        return state
+
+
+def _clone(state: State) -> State:
+    return [
+        {key: value.clone() if isinstance(value, Tensor) else copy.copy(value) for key, value in entry.items()}
+        for entry in state
+    ]

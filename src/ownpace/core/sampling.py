@@ -1,0 +1,111 @@
+"""Which samples a worker gets next.
+
+queue    every sample exactly once an epoch, at any pace: workers take chunks of one shared permutation
+iid      with replacement, from the whole data set, each worker from its own generator
+shards   each worker draws from its own fixed share, as the older papers have it
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+Sampling = Literal["queue", "iid", "shards"]
+
+
+class Sampler(Protocol):
+    """Hands out indices into the training data."""
+
+    def draw(self, rank: int, samples: int) -> Tensor:
+        """The next `samples` indices for the worker of that rank."""
+
+
+def make_sampler(kind: Sampling, size: int, num_workers: int, seed: int) -> Sampler:
+    """The sampler of that kind over `size` samples."""
+    assert kind in get_args(Sampling), kind
+    if kind == "queue":
+        return Queue(size, seed)
+    if kind == "iid":
+        return Independent(size, num_workers, seed)
+    return Shards(size, num_workers, seed)
+
+
+class Permutations:
+    """An endless order of samples: epoch after epoch, each a fresh permutation. Any position can be asked for."""
+
+    def __init__(self, size: int, *seed: int) -> None:
+        self.size = size
+        self._seed = seed
+        self._epochs: dict[int, Tensor] = {}
+
+    def indices(self, start: int, samples: int) -> Tensor:
+        """What stands at positions start … start + samples − 1."""
+        parts = []
+        while samples > 0:
+            epoch, offset = divmod(start, self.size)
+            part = self._epoch(epoch)[offset : offset + samples]
+            parts.append(part)
+            start += len(part)
+            samples -= len(part)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _epoch(self, epoch: int) -> Tensor:
+        if epoch not in self._epochs:
+            self._epochs.pop(epoch - 2, None)
+            generator = torch.Generator().manual_seed(derive(*self._seed, epoch))
+            self._epochs[epoch] = torch.randperm(self.size, generator=generator)
+        return self._epochs[epoch]
+
+
+class Queue:
+    """One permutation and one counter for all."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._order = Permutations(size, seed, 0)
+        self._next = 0
+
+    def draw(self, rank: int, samples: int) -> Tensor:
+        start, self._next = self._next, self._next + samples
+        return self._order.indices(start, samples)
+
+
+class Independent:
+    """Uniform draws with replacement."""
+
+    def __init__(self, size: int, num_workers: int, seed: int) -> None:
+        self._size = size
+        self._generators = [torch.Generator().manual_seed(derive(seed, 1, rank)) for rank in range(num_workers)]
+
+    def draw(self, rank: int, samples: int) -> Tensor:
+        return torch.randint(self._size, (samples,), generator=self._generators[rank])
+
+
+class Shards:
+    """Equal fixed shares; each worker permutes its own, epoch after epoch of its own."""
+
+    def __init__(self, size: int, num_workers: int, seed: int) -> None:
+        everything = Permutations(size, seed, 2).indices(0, size)
+        self._shares = [share.clone() for share in everything.tensor_split(num_workers)]
+        self._orders = [Permutations(len(share), seed, 3, rank) for rank, share in enumerate(self._shares)]
+        self._next = [0] * num_workers
+
+    def draw(self, rank: int, samples: int) -> Tensor:
+        start, self._next[rank] = self._next[rank], self._next[rank] + samples
+        return self._shares[rank][self._orders[rank].indices(start, samples)]
+
+
+def derive(*parts: int) -> int:
+    """One seed out of several numbers; close inputs give unrelated seeds (splitmix64).
+
+    >>> derive(1, 2) != derive(2, 1)
+    True
+    """
+    state = 0
+    for part in parts:
+        state = (state + part + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1

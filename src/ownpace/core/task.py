@@ -1,0 +1,122 @@
+"""What is trained: a model, data and a loss. A user's own task is one small class."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Samples(Protocol):
+    """Data that can be counted and picked from by a vector of indices."""
+
+    def __len__(self) -> int: ...
+
+    def pick(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples."""
+
+    def to(self, device: torch.device) -> Samples:
+        """The same samples, handed out on another device."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSamples:
+    """Samples that fit into memory."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def pick(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        indices = indices.to(self.inputs.device)
+        return self.inputs.index_select(0, indices), self.targets.index_select(0, indices)
+
+    def to(self, device: torch.device) -> TensorSamples:
+        return TensorSamples(self.inputs.to(device), self.targets.to(device))
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is on the test data."""
+
+    loss: float
+    accuracy: float | None
+    """The share of test samples that are right, or None where the task has no such notion."""
+
+
+class Task(ABC):
+    """A model, data and a loss.
+
+    A subclass gives `model`, `train_samples` and `test_samples`. The loss is cross-entropy and accuracy is
+    the share of right classes, unless it says otherwise.
+
+    >>> class Parity(Task):
+    ...     def model(self): return nn.Linear(8, 2)
+    ...     def train_samples(self): return self._bits(256)
+    ...     def test_samples(self): return self._bits(64)
+    ...     def _bits(self, n):
+    ...         x = torch.arange(n)[:, None] // 2 ** torch.arange(8) % 2
+    ...         return TensorSamples(x.float(), x.sum(1) % 2)
+    >>> Parity().score(Parity().model(), Parity().test_samples()).accuracy <= 1
+    True
+    """
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """A new model, its weights drawn from torch's global generator."""
+
+    @abstractmethod
+    def train_samples(self) -> Samples:
+        """What to train on."""
+
+    @abstractmethod
+    def test_samples(self) -> Samples:
+        """What to judge by."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The *mean* loss of a batch, a scalar."""
+        return functional.cross_entropy(outputs, targets)
+
+    def penalty(self, model: nn.Module) -> Tensor | None:
+        """What is added to the loss for the weights themselves (L2, say), if anything."""
+        return None
+
+    def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """What training makes small: the mean loss of a batch, and the penalty."""
+        loss = self.loss(model(inputs), targets)
+        penalty = self.penalty(model)
+        return loss if penalty is None else loss + penalty
+
+    def num_right(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
+        """How many of a batch the model got right (None: no such notion)."""
+        return (outputs.argmax(1) == targets).sum()
+
+    def score(self, model: nn.Module, samples: Samples, chunk: int = 2000) -> Score:
+        """Loss and accuracy over `samples`, the model in evaluation mode."""
+        loss, right = 0.0, 0
+        counted = True
+        was_training = model.training
+        model.eval()
+        with torch.no_grad():
+            for inputs, targets in _chunks(samples, chunk):
+                outputs = model(inputs)
+                loss += float(self.loss(outputs, targets)) * len(targets)
+                num = self.num_right(outputs, targets)
+                counted = counted and num is not None
+                right += 0 if num is None else int(num)
+            penalty = self.penalty(model)
+        model.train(was_training)
+        loss = loss / len(samples) + (0.0 if penalty is None else float(penalty))
+        return Score(loss, right / len(samples) if counted else None)
+
+
+def _chunks(samples: Samples, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for start in range(0, len(samples), chunk):
+        yield samples.pick(torch.arange(start, min(start + chunk, len(samples))))

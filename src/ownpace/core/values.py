@@ -1,0 +1,158 @@
+"""What nodes hold and hand to each other: gradients, parameters, batches, messages, and who they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Union
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Role = Literal["worker", "server", "communicator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A contiguous range of the flat parameter vector, whole layers, owned by one server (or by every worker)."""
+
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Address:
+    """One node of a run. Engines make one object per node, so identity is equality.
+
+    `shard` is what a server owns, or the whole vector.
+    """
+
+    role: Role
+    index: int
+    name: str
+    shard: Shard
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """An ordered set of nodes that take part in a collective together."""
+
+    name: str
+    members: tuple[Address, ...]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self.members)
+
+
+@dataclass(slots=True, eq=False)
+class Gradient:
+    """The sum of the per-sample gradients of some samples, and how many they were.
+
+    A sum and a count, not a mean: adding two of them is then right whatever their sizes, and the
+    mean over the union of all workers' samples is the mean of the sum.
+    """
+
+    total: Tensor
+    """G, flat: the sum over the samples of each one's gradient."""
+    samples: int
+    """n, how many samples were summed."""
+    versions: tuple[int, ...]
+    """The version of the parameters it was computed at, one for each shard (the oldest, if several were added)."""
+    loss: float = math.nan
+    """The sum of the samples' losses."""
+    seconds: float = 0.0
+    """Time spent on computing it, before any transfer."""
+    notes: Tensor | None = None
+    """A few numbers that travel along and are summed in collectives: speeds, norms."""
+
+    @property
+    def mean(self) -> Tensor:
+        """G = G / n, the gradient of the mean loss over the samples."""
+        return self.total / self.samples
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, the handful of the header left out."""
+        return self.total.nbytes
+
+    def part(self, shard: Shard) -> Gradient:
+        """The layers of one shard, as a view."""
+        if len(self.versions) == 1:
+            return self
+        values = self.total[shard.start : shard.stop]
+        return Gradient(values, self.samples, (self.versions[shard.index],), self.loss, self.seconds, self.notes)
+
+    def __add__(self, other: Gradient) -> Gradient:
+        """The gradient of the union of two disjoint sets of samples."""
+        if self.notes is None or other.notes is None:
+            notes = other.notes if self.notes is None else self.notes
+        else:
+            notes = self.notes + other.notes
+        return Gradient(
+            self.total + other.total,
+            self.samples + other.samples,
+            tuple(map(min, self.versions, other.versions)),
+            self.loss + other.loss,
+            self.seconds + other.seconds,
+            notes,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Parameters:
+    """A snapshot of the parameters of one shard: it never changes after it has been handed out."""
+
+    values: Tensor
+    version: int
+    """How many updates made it."""
+    shard: Shard
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire."""
+        return self.values.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Samples that were drawn and loaded, ready for `gradient(batch=…)`."""
+
+    indices: Tensor
+    samples: int
+
+
+Body = Union[Gradient, Parameters, "Tensor", None]
+"""What a message or a collective may carry."""
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """What `receive()` returns.
+
+    Every message also carries what its sender knows of the run's progress. It is taken in when the message
+    is awaited, so that nodes which have awaited the same things agree on whether training goes on.
+    """
+
+    sender: Address
+    body: Body
+    samples: int
+    """The samples of all updates the sender has made or heard of."""
+    stop: bool
+    """Whether the sender thinks that the run is to end, whatever the count."""
+
+    @property
+    def gradient(self) -> Gradient:
+        """The body, which must be a gradient."""
+        assert isinstance(self.body, Gradient), f"{self.sender.name} sent {type(self.body).__name__}"
+        return self.body
+
+    @property
+    def parameters(self) -> Parameters:
+        """The body, which must be parameters."""
+        assert isinstance(self.body, Parameters), f"{self.sender.name} sent {type(self.body).__name__}"
+        return self.body

@@ -1,0 +1,85 @@
+"""What an engine is given, and what it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.errors import InputError
+from ownpace.core.optimizer import OptimizerSpec
+from ownpace.core.sampling import Sampling
+from ownpace.core.settings import positive
+from ownpace.core.task import Task
+from ownpace.fleet import Fleet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything that decides what a run does."""
+
+    algorithm: Algorithm
+    task: Task
+    fleet: Fleet
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    batch_size: int = 32
+    micro_batch: int | None = None
+    """None: the whole batch at once."""
+    samples: int | None = None
+    """Stop after updates of this many samples."""
+    seconds: float | None = None
+    """Stop after this much of the engine's time."""
+    target: float | None = None
+    stop_at_target: bool = False
+    eval_every: int | None = None
+    """Samples between evaluations (None: a fortieth of the run, or a quarter of an epoch)."""
+    seed: int = 0
+    sampling: Sampling = "queue"
+    timing_only: bool = False
+    detail: bool = True
+    """Whether every compute, transfer, wait and update is recorded, or only evaluations and sums."""
+    device: str = "cpu"
+    labels: dict[str, str] = field(default_factory=dict)
+    """What to call algorithm, task and model in the records."""
+
+    def __post_init__(self) -> None:
+        if self.samples is None and self.seconds is None:
+            raise InputError("nothing says when the run is to end; give samples, epochs or seconds")
+        positive(
+            batch_size=self.batch_size,
+            micro_batch=self.micro_batch,
+            samples=self.samples,
+            seconds=self.seconds,
+            eval_every=self.eval_every,
+        )
+        if self.target is not None and not 0 < self.target <= 1:
+            raise InputError(f"target is {self.target}; it is an accuracy and must lie between 0 and 1, as in 0.95")
+        if self.target is None and self.stop_at_target:
+            raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
+        if self.micro_batch is not None and self.micro_batch > self.batch_size:
+            raise InputError(
+                f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
+                "make it smaller or leave it out"
+            )
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"device '{self.device}' cannot be used: {reason}; use cpu") from None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. A run that failed still hands back the last good model."""
+
+    reason: str
+    error: BaseException | None
+    model: dict[str, Tensor]
+    """The evaluated model's parameters and buffers by name (empty where only time was simulated)."""
+
+
+OnProgress = Callable[[int, float], None]
+"""Called now and then with the samples so far and the engine's time."""

@@ -1,0 +1,127 @@
+"""Who computes gradients and steps in virtual time: a real model, or nobody, when only time is of interest."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ownpace.core.flat import Buffers, FlatModel, Layout
+from ownpace.core.optimizer import FlatOptimizer, OptimizerSpec, State
+from ownpace.core.task import Score, Task
+from ownpace.core.values import Gradient, Shard
+
+
+class Replica:
+    """Parameters and the optimizer state that belongs to them, never changed once made.
+
+    Workers that hold the same one and take the same step get the same next one: it is computed once. So N
+    workers in lock-step cost as much as one.
+    """
+
+    __slots__ = ("_next", "holders", "state", "values")
+
+    def __init__(self, values: Tensor, state: State, holders: int) -> None:
+        self.values = values
+        self.state = state
+        self.holders = holders
+        self._next: tuple[Gradient, float, Replica] | None = None
+
+    def step(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
+        """The replica after one step; whoever called now holds that one instead of this."""
+        if self._next is None or self._next[0] is not gradient or self._next[1] != lr_factor:
+            values, state = optimizer.step(
+                self.values, self.state, gradient.mean, lr_factor=lr_factor, donate=self.holders == 1
+            )
+            self._next = gradient, lr_factor, Replica(values, state, 0)
+        following = self._next[2]
+        self.holders -= 1
+        following.holders += 1
+        return following
+
+
+class Learning(Protocol):
+    """What a run needs to know of the model it trains."""
+
+    layout: Layout
+    initial: Tensor
+
+    def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
+        """The optimizer of one shard."""
+
+    def new_buffers(self) -> Buffers:
+        """One worker's buffers."""
+
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
+        """The sum of the samples' gradients, and of their losses."""
+
+    def step(self, replica: Replica, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
+        """The replica after one step."""
+
+    def score(self, values: Tensor, buffers: list[Buffers]) -> Score | None:
+        """How good the parameters are, with the mean of the workers' buffers."""
+
+    def export(self, values: Tensor, buffers: list[Buffers]) -> dict[str, Tensor]:
+        """The model by names, ready to be saved."""
+
+
+class RealLearning:
+    """Real gradients of a real model, on any device."""
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self._task = task
+        self._model = FlatModel(task, device)
+        self._train = task.train_samples().to(device)
+        self._test = task.test_samples().to(device)
+        self.layout = self._model.layout
+        self.initial = self._model.initial
+        self._model.module.train()
+
+    def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
+        return FlatOptimizer(self.layout, shard, self.initial[shard.start : shard.stop], spec.build)
+
+    def new_buffers(self) -> Buffers:
+        return self._model.new_buffers()
+
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
+        self._model.bind(values, buffers)
+        return self._model.gradient(*self._train.pick(indices))
+
+    def step(self, replica: Replica, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
+        return replica.step(optimizer, gradient, lr_factor)
+
+    def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
+        self._model.bind(values, self._model.mean_buffers(buffers))
+        return self._task.score(self._model.module, self._test)
+
+    def export(self, values: Tensor, buffers: list[Buffers]) -> dict[str, Tensor]:
+        self._model.bind(values, self._model.mean_buffers(buffers))
+        return {name: value.detach().clone() for name, value in self._model.module.state_dict().items()}
+
+
+class TimingOnly:
+    """No gradients: tensors have sizes but no contents (torch's meta device), and steps change nothing."""
+
+    def __init__(self, task: Task) -> None:
+        self.layout = Layout(task.model())
+        self.initial = torch.empty(self.layout.size, device="meta")
+
+    def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
+        return FlatOptimizer(self.layout, shard, self.initial[shard.start : shard.stop], spec.build)
+
+    def new_buffers(self) -> Buffers:
+        return []
+
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
+        return self.initial, math.nan
+
+    def step(self, replica: Replica, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
+        return replica
+
+    def score(self, values: Tensor, buffers: list[Buffers]) -> None:
+        return None
+
+    def export(self, values: Tensor, buffers: list[Buffers]) -> dict[str, Tensor]:
+        return {}

@@ -1,0 +1,315 @@
+"""One run in virtual time, from the first event to the last."""
+
+from __future__ import annotations
+
+import math
+from functools import cache, partial
+from typing import Any
+
+import simpy
+import torch
+from torch import Tensor
+
+from ownpace.core import events
+from ownpace.core.errors import Deadlock, InputError, MachineDied, OwnpaceError
+from ownpace.core.flat import Buffers
+from ownpace.core.optimizer import FlatOptimizer
+from ownpace.core.sampling import derive, make_sampler
+from ownpace.core.values import Address, Group, Shard
+from ownpace.engines.job import Job, OnProgress, Outcome
+from ownpace.engines.virtual.clock import Clock, Due
+from ownpace.engines.virtual.compute import Processor
+from ownpace.engines.virtual.learning import Learning, RealLearning, Replica, TimingOnly
+from ownpace.engines.virtual.nodes import (
+    Collected,
+    Collective,
+    VirtualCommunicator,
+    VirtualLearner,
+    VirtualNode,
+    VirtualServer,
+    VirtualWorker,
+    diverged,
+)
+from ownpace.engines.virtual.transport import Link
+
+_TICKS = 200
+"""How often, at most, a run of known length reports its progress."""
+
+
+def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = None) -> Outcome:
+    """Run a job in virtual time.
+
+    Args:
+        job: What to run.
+        emit: Takes every event as it happens.
+        on_progress: Called now and then with the samples so far and the virtual time.
+
+    Returns:
+        How it ended. Errors of the run itself (divergence, a dead machine, Ctrl-C) are in the outcome; bad
+        input raises.
+    """
+    devices = [torch.device(job.device).index or 0] if torch.device(job.device).type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(derive(job.seed, 5))
+        return VirtualRun(job, emit, on_progress).run()
+
+
+class VirtualRun:
+    """All nodes of one run, the clock they share, and the books that are kept of them."""
+
+    def __init__(self, job: Job, emit: events.Emit, on_progress: OnProgress | None) -> None:
+        self.job = job
+        self.emit = emit
+        self.detail = job.detail
+        self.clock = Clock()
+        self.latency_s = job.fleet.network.latency_s
+        self.learning: Learning = (
+            TimingOnly(job.task) if job.timing_only else RealLearning(job.task, torch.device(job.device))
+        )
+        self.num_train = len(job.task.train_samples())
+        _check_batch(job, self.num_train)
+        num_workers = len(job.fleet.workers)
+        self.sampler = None if job.timing_only else make_sampler(job.sampling, self.num_train, num_workers, job.seed)
+        self.budget = job.samples or math.inf
+        self.optimizer = cache(self._optimizer)
+
+        self._samples = 0
+        self._updates = 0
+        self._staleness_sum = 0
+        self._staleness_max = 0
+        self._target_reached = False
+        self._deadline_s = math.inf if job.seconds is None else job.seconds
+        self._on_progress = on_progress
+        self._eval_every = job.eval_every or (job.samples // 40 if job.samples else self.num_train // 4) or 1
+        self._next_eval = math.inf if job.timing_only else self._eval_every
+        self._evaluated_at: int | None = None
+        self._tick_every = max(1, (job.samples or 100 * self.num_train) // _TICKS)
+        self._next_tick = 0 if on_progress else math.inf
+        self._collectives: dict[tuple[Group, int], Collective] = {}
+        self._turns: dict[tuple[Group, Address], int] = {}
+        self._processes: list[simpy.Process] = []
+        self._make_nodes()
+
+    # ---- who takes part ----
+
+    def _make_nodes(self) -> None:
+        job, fleet = self.job, self.job.fleet
+        whole = Shard(0, 0, self.learning.layout.size)
+        machines = fleet.server or (None,)
+        shards = self.learning.layout.shards(len(machines)) if job.algorithm.has_servers else ()
+        subgroups = job.algorithm.subgroups(len(fleet.workers))
+
+        workers = [Address("worker", rank, worker.name, whole) for rank, worker in enumerate(fleet.workers)]
+        self.servers = [Address("server", shard.index, f"server-{shard.index}", shard) for shard in shards]
+        communicators = (
+            [Address("communicator", i, f"communicator-{i}", whole) for i in range(len(subgroups))]
+            if job.algorithm.has_communicators
+            else []
+        )
+        self.workers = Group("workers", tuple(workers))
+        self.communicators = Group("communicators", tuple(communicators))
+        own = [
+            Group(f"subgroup-{i}", tuple(workers[rank] for rank in ranks) + tuple(communicators[i : i + 1]))
+            for i, ranks in enumerate(subgroups)
+        ]
+        self.groups = [self.workers, Group("servers", tuple(self.servers)), self.communicators, *own]
+
+        bandwidth = fleet.network.bandwidth_bytes_per_s
+        self.links = {address: Link(bandwidth) for address in (*workers, *self.servers, *communicators)}
+        for address, machine in zip(self.servers, machines, strict=False):
+            self.links[address] = Link((machine and machine.bandwidth_bytes_per_s) or bandwidth)
+
+        self.nodes: dict[Address, VirtualNode] = {}
+        everyone = Group("everyone", ())
+        for server in self.servers:
+            initial = self.learning.initial[server.shard.start : server.shard.stop]
+            self.nodes[server] = VirtualServer(self, server, everyone, self._replica(initial, server.shard, 1))
+        for communicator, subgroup in zip(communicators, own, strict=False):
+            self.nodes[communicator] = VirtualCommunicator(self, communicator, subgroup)
+        start = self._replica(self.learning.initial, whole, len(workers))
+        subgroup_of = {member: subgroup for subgroup in own for member in subgroup}
+        for address, machine_of in zip(workers, fleet.workers, strict=True):
+            processor = Processor(machine_of, address.index, job.seed)
+            self.nodes[address] = VirtualWorker(self, address, subgroup_of[address], start, processor)
+        self._workers = [node for node in self.nodes.values() if isinstance(node, VirtualWorker)]
+        self._servers = [node for node in self.nodes.values() if isinstance(node, VirtualServer)]
+        self._latest: VirtualLearner = self._workers[0]
+        self._num_running = len(self._workers)
+
+    def _replica(self, values: Tensor, shard: Shard, holders: int) -> Replica:
+        return Replica(values, self.optimizer(shard).initial_state(), holders)
+
+    def _optimizer(self, shard: Shard) -> FlatOptimizer:
+        return self.learning.optimizer(self.job.optimizer, shard)
+
+    # ---- running ----
+
+    def run(self) -> Outcome:
+        """Start everybody, let time pass, and close the books, whatever happens."""
+        self.emit(self._header())
+        reason = "finished"
+        error: BaseException | None = None
+        try:
+            self._evaluate()
+            self._start()
+            while self._num_running:
+                self.clock.step()
+            self._evaluate()
+        except simpy.core.EmptySchedule:
+            error = Deadlock(self._who_waits())
+        except (OwnpaceError, KeyboardInterrupt) as raised:
+            error = raised
+        finally:
+            for process in self._processes:
+                process._generator.close()  # servers and communicators would go on for ever
+        if error is not None:
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        self.emit(self._footer(reason))
+        return Outcome(reason, error, self.learning.export(self._values(), self._buffers()))
+
+    def _start(self) -> None:
+        algorithm = self.job.algorithm
+        for node in self.nodes.values():
+            if isinstance(node, VirtualWorker):
+                coroutine = algorithm.worker(node)
+            elif isinstance(node, VirtualServer):
+                coroutine = algorithm.server(node)
+            else:
+                assert isinstance(node, VirtualCommunicator)
+                coroutine = algorithm.communicator(node)
+            process = self.clock.process(coroutine.__await__())
+            if isinstance(node, VirtualWorker):
+                process.callbacks.append(self._worker_ended)
+            self._processes.append(process)
+        for fault in self.job.fleet.fault:
+            Due(self.clock, fault.at_s, fault, self._kill if fault.kind == "kill" else partial(self._note, "pause"))
+            if fault.kind == "pause" and fault.back_at_s is not None:
+                Due(self.clock, fault.back_at_s, fault, partial(self._note, "back"))
+
+    def _worker_ended(self, event: simpy.Event) -> None:
+        self._num_running -= 1
+
+    def _note(self, what: str, event: Due[Any]) -> None:
+        self.emit(events.Fault(self.clock.now, event._value.worker, what))
+
+    def _kill(self, event: Due[Any]) -> None:
+        self._note("kill", event)
+        name, time = event._value.worker, self.clock.now
+        raise MachineDied(
+            f"{name} was killed at {time:g} s, after {self._samples} samples; the others cannot go on without it"
+        )
+
+    def _who_waits(self) -> str:
+        waiting = [
+            f"{node.address.name} for a {getattr(process.target, 'what', 'thing')}"
+            for node, process in zip(self.nodes.values(), self._processes, strict=True)
+            if process.is_alive and not isinstance(node, VirtualServer | VirtualCommunicator)
+        ]
+        more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
+        return f"nothing is left to happen, but {', '.join(waiting[:4])}{more} still wait; the algorithm is at fault"
+
+    # ---- what nodes ask of the run ----
+
+    @property
+    def stopping(self) -> bool:
+        """Whether time is up or the target reached."""
+        return self._target_reached or self.clock._now >= self._deadline_s
+
+    def lr_factor(self, samples: int) -> float:
+        """The schedule's factor after that many samples."""
+        return self.job.optimizer.schedule.factor(samples, self.job.samples)
+
+    def join(self, group: Group, address: Address, what: str, root: Address | None, part: Collected) -> None:
+        """Let a node take part in its group's next collective."""
+        turn = self._turns.get((group, address), 0)
+        self._turns[group, address] = turn + 1
+        collective = self._collectives.get((group, turn))
+        if collective is None:
+            collective = self._collectives[group, turn] = Collective(self, group, what, root)
+        if collective.join(address, what, part):
+            del self._collectives[group, turn]
+
+    def updated(self, node: VirtualLearner, version: int, samples: int, total_samples: int, staleness: int) -> None:
+        """Keep the books: a node made an update. Of replicas, the first one to make it counts."""
+        first_shard = node.address.shard.index == 0
+        if first_shard and version <= self._updates:
+            return
+        if self.detail:
+            self.emit(events.Update(self.clock.now, node.address.name, version, samples, total_samples, staleness))
+        if first_shard:
+            self._latest = node
+            self._updates = version
+            self._samples = total_samples
+            self._staleness_sum += staleness
+            if staleness > self._staleness_max:
+                self._staleness_max = staleness
+            if total_samples >= self._next_tick:
+                self._next_tick = total_samples + self._tick_every
+                self._on_progress(total_samples, self.clock.now)  # type: ignore[misc]
+            if total_samples >= self._next_eval:
+                self._next_eval = (total_samples // self._eval_every + 1) * self._eval_every
+                self._evaluate()
+
+    # ---- the model as it stands ----
+
+    def _values(self) -> Tensor:
+        if self._servers:
+            return torch.cat([server.parameters.values for server in self._servers])
+        return self._latest.parameters.values
+
+    def _buffers(self) -> list[Buffers]:
+        return [worker.buffers for worker in self._workers]
+
+    def _evaluate(self) -> None:
+        if self._evaluated_at == self._updates:
+            return
+        self._evaluated_at = self._updates
+        score = self.learning.score(self._values(), self._buffers())
+        if score is None:
+            return
+        self.emit(events.Evaluation(self.clock.now, self._samples, self._updates, score.loss, score.accuracy))
+        if not math.isfinite(score.loss):
+            raise diverged("the test loss", score.loss, self._samples)
+        target, accuracy = self.job.target, score.accuracy
+        if self.job.stop_at_target and target is not None and accuracy is not None and accuracy >= target:
+            self._target_reached = True
+
+    # ---- the first record and the last ----
+
+    def _header(self) -> events.Run:
+        job, labels = self.job, self.job.labels
+        return events.Run(
+            algorithm=labels.get("algorithm", type(job.algorithm).__name__),
+            engine="virtual",
+            task=labels.get("task", type(job.task).__name__),
+            model=labels.get("model", ""),
+            seed=job.seed,
+            batch_size=job.batch_size,
+            micro_batch=job.micro_batch or job.batch_size,
+            num_parameters=self.learning.layout.size,
+            parameter_bytes=self.learning.initial.nbytes,
+            samples=job.samples,
+            target=job.target,
+            groups={group.name: [member.name for member in group] for group in self.groups if len(group)},
+        )
+
+    def _footer(self, reason: str) -> events.End:
+        for worker in self._workers:
+            worker.tally.wait_s = worker.wait_s
+        return events.End(
+            t=self.clock.now,
+            reason=reason,
+            samples=self._samples,
+            updates=self._updates,
+            staleness_mean=self._staleness_sum / max(1, self._updates),
+            staleness_max=self._staleness_max,
+            limit_samples_per_s=self.job.fleet.limit_samples_per_s(self.clock.now),
+            workers={worker.address.name: worker.tally for worker in self._workers},
+        )
+
+
+def _check_batch(job: Job, num_train: int) -> None:
+    if job.batch_size > num_train:
+        raise InputError(
+            f"batch_size is {job.batch_size}, more than the {num_train} training samples; use at most {num_train}"
+        )

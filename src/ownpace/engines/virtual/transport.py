@@ -1,0 +1,56 @@
+"""The network: what a transfer costs, and what links do to each other.
+
+Each node has one link, with a bandwidth in each direction, which carries transfers in the order in which they
+were started. Ten pushes at once into one server thus take ten times as long as one. A transfer occupies the
+sender's way out and the receiver's way in for `bytes / bandwidth` each, at the same time, and arrives when both
+are through, a latency later. A link that is waiting for a slower partner does not hold up others: its capacity
+is only used for the time that its own bandwidth needs.
+
+    send                    bytes / bandwidth + latency
+    all-reduce, n members   ring: 2(n−1)/n · bytes / bandwidth + 2(n−1) · latency, at the slowest member's bandwidth
+    reduce, broadcast       pipelined chain: bytes / bandwidth + (n−1) · latency, at the slowest member's bandwidth
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Link:
+    """One node's connection to the network."""
+
+    __slots__ = ("bandwidth_bytes_per_s", "in_free_s", "out_free_s")
+
+    def __init__(self, bandwidth_bytes_per_s: float) -> None:
+        self.bandwidth_bytes_per_s = bandwidth_bytes_per_s
+        self.out_free_s = 0.0
+        self.in_free_s = 0.0
+
+
+def send(now: float, sender: Link, receiver: Link, nbytes: int, latency_s: float) -> tuple[float, float]:
+    """Take up both links for one transfer: when it starts, and when it arrives."""
+    start = now if now > sender.out_free_s else sender.out_free_s
+    out = sender.out_free_s = start + nbytes / sender.bandwidth_bytes_per_s
+    free = receiver.in_free_s
+    into = receiver.in_free_s = (start if start > free else free) + nbytes / receiver.bandwidth_bytes_per_s
+    return start, (out if out > into else into) + latency_s
+
+
+def all_reduce(now: float, links: Sequence[Link], nbytes: int, latency_s: float) -> tuple[float, float]:
+    """Take up all links for a ring all-reduce: when it starts, and when it ends."""
+    n = len(links)
+    return _together(now, links, 2 * (n - 1) / n * nbytes, 2 * (n - 1) * latency_s)
+
+
+def chain(now: float, links: Sequence[Link], nbytes: int, latency_s: float) -> tuple[float, float]:
+    """Take up all links for a reduce or a broadcast: when it starts, and when it ends."""
+    n = len(links)
+    return _together(now, links, nbytes if n > 1 else 0, (n - 1) * latency_s)
+
+
+def _together(now: float, links: Sequence[Link], nbytes: float, latency_s: float) -> tuple[float, float]:
+    start = max(now, *(max(link.out_free_s, link.in_free_s) for link in links))
+    end = start + nbytes / min(link.bandwidth_bytes_per_s for link in links) + latency_s
+    for link in links:
+        link.out_free_s = link.in_free_s = end
+    return start, end

@@ -1,0 +1,184 @@
+"""The machines of one run, as frozen dataclasses: how fast they are, how they are linked, what happens to them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+from ownpace.core.errors import InputError
+from ownpace.core.settings import not_negative, positive
+
+MEAN_ABS_NORMAL = math.sqrt(2 / math.pi)
+"""E|N(0,1)|: a micro-batch takes 1 + jitter times this as long on average."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slowdown:
+    """A time during which a machine is `factor` times slower: from_s ≤ t < until_s."""
+
+    from_s: float
+    until_s: float
+    factor: float
+
+    def __post_init__(self) -> None:
+        not_negative(from_s=self.from_s)
+        positive(factor=self.factor)
+        if not self.from_s < self.until_s:
+            raise InputError(f"from_s is {self.from_s} and until_s is {self.until_s}; until_s must be later")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """`count` machines of one kind, each with one worker."""
+
+    samples_per_s: float
+    """The pace: samples whose gradient it computes in a second, undisturbed."""
+    name: str = "worker"
+    """Its workers are name-0, name-1 …; machines of the same name are numbered on."""
+    count: int = 1
+    jitter: float = 0.0
+    """Each micro-batch takes (1 + jitter·|N(0,1)|) times as long."""
+    io_s_per_sample: float = 0.0
+    """Time to load a sample."""
+    slowdown: tuple[Slowdown, ...] = ()
+
+    def __post_init__(self) -> None:
+        positive(samples_per_s=self.samples_per_s, count=self.count)
+        not_negative(jitter=self.jitter, io_s_per_sample=self.io_s_per_sample)
+        if not self.name:
+            raise InputError("name is empty; give the machine a name or leave it out")
+        spans = sorted(self.slowdown, key=lambda slow: slow.from_s)
+        for earlier, later in pairwise(spans):
+            if later.from_s < earlier.until_s:
+                raise InputError(
+                    f"machine '{self.name}' has slow-downs that overlap at {later.from_s} s; let one end first"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The link of each machine."""
+
+    bandwidth_bytes_per_s: float = 1.25e8
+    """In each direction."""
+    latency_s: float = 1e-4
+
+    def __post_init__(self) -> None:
+        positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+        not_negative(latency_s=self.latency_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerMachine:
+    """A parameter server's machine."""
+
+    bandwidth_bytes_per_s: float | None = None
+    """Of its link, each direction (default: the network's)."""
+
+    def __post_init__(self) -> None:
+        positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What befalls a worker: killed, or paused until `back_at_s`."""
+
+    worker: str
+    at_s: float
+    kind: Literal["kill", "pause"] = "kill"
+    back_at_s: float | None = None
+
+    def __post_init__(self) -> None:
+        not_negative(at_s=self.at_s)
+        if self.kind not in ("kill", "pause"):
+            raise InputError(f"kind is '{self.kind}'; allowed: kill, pause")
+        if self.back_at_s is not None and not self.back_at_s > self.at_s:
+            raise InputError(f"back_at_s is {self.back_at_s} and at_s is {self.at_s}; back_at_s must be later")
+        if self.kind == "pause" and self.back_at_s is None:
+            raise InputError("a pause needs back_at_s; add it, or use kind = 'kill'")
+
+
+@dataclass(frozen=True)
+class WorkerMachine:
+    """One worker and the machine it runs on."""
+
+    name: str
+    machine: Machine
+    pauses: tuple[tuple[float, float], ...] = ()
+
+    @cached_property
+    def rate_changes(self) -> tuple[tuple[float, float], ...]:
+        """(from when, pace as a share of the undisturbed one), in order of time; before the first it is 1."""
+        edges = {0.0}
+        edges.update(edge for slow in self.machine.slowdown for edge in (slow.from_s, slow.until_s))
+        edges.update(edge for pause in self.pauses for edge in pause)
+        return tuple((edge, self._rate(edge)) for edge in sorted(edges) if edge < math.inf)
+
+    def _rate(self, time: float) -> float:
+        if any(start <= time < stop for start, stop in self.pauses):
+            return 0.0
+        return next((1 / slow.factor for slow in self.machine.slowdown if slow.from_s <= time < slow.until_s), 1.0)
+
+    def mean_rate(self, until_s: float) -> float:
+        """The pace as a share of the undisturbed one, averaged over the run's time."""
+        if until_s <= 0 or len(self.rate_changes) == 1:
+            return self._rate(0.0)
+        work = 0.0
+        starts = [change for change in self.rate_changes if change[0] < until_s]
+        for (start, rate), stop in zip(starts, [edge for edge, _ in starts[1:]] + [until_s], strict=True):
+            work += (stop - start) * rate
+        return work / until_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """All machines of one run."""
+
+    machine: tuple[Machine, ...]
+    network: Network = field(default_factory=Network)
+    server: tuple[ServerMachine, ...] = ()
+    fault: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.machine:
+            raise InputError("the fleet has no workers; give it at least one [[machine]]")
+        known = [worker.name for worker in self.workers]
+        for fault in self.fault:
+            if fault.worker not in known:
+                raise InputError(
+                    f"a fault names the worker '{fault.worker}', which is not in the fleet; known: {', '.join(known)}"
+                )
+
+    @cached_property
+    def workers(self) -> tuple[WorkerMachine, ...]:
+        """Every worker, in the order of the file: its index is its rank."""
+        numbers: Counter[str] = Counter()
+        workers = []
+        for machine in self.machine:
+            for _ in range(machine.count):
+                name = f"{machine.name}-{numbers[machine.name]}"
+                numbers[machine.name] += 1
+                workers.append(WorkerMachine(name, machine, self._pauses(name)))
+        return tuple(workers)
+
+    def _pauses(self, name: str) -> tuple[tuple[float, float], ...]:
+        return tuple(
+            (fault.at_s, fault.back_at_s)
+            for fault in self.fault
+            if fault.worker == name and fault.kind == "pause" and fault.back_at_s is not None
+        )
+
+    def limit_samples_per_s(self, until_s: float) -> float:
+        """The sum of what each worker would compute alone and without waiting, over the first `until_s` seconds.
+
+        Jitter and slow-downs count, at their average; the time to load samples does not, since it can be
+        hidden behind computing.
+        """
+        return sum(
+            worker.machine.samples_per_s / (1 + worker.machine.jitter * MEAN_ABS_NORMAL) * worker.mean_rate(until_s)
+            for worker in self.workers
+        )

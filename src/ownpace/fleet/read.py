@@ -1,0 +1,97 @@
+"""Fleets out of what users write: a preset's name, `4,2,1,1`, or a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ownpace.core.errors import InputError, unknown
+from ownpace.core.settings import build
+from ownpace.fleet.model import Fault, Fleet, Machine, Network, ServerMachine, Slowdown
+from ownpace.fleet.presets import PRESETS, paces
+
+SHORTHAND_SAMPLES_PER_S = 1000.0
+"""What 1 means in `4,2,1,1`."""
+HELP = "a preset, relative paces such as 4,2,1,1 (1 is 1000 samples/s), or a file ending in .toml"
+T = TypeVar("T")
+
+
+def read_fleet(text: str) -> Fleet:
+    """The fleet that `text` means: a preset, paces such as `4,2,1,1` (1 is 1000 samples/s), or a file.
+
+    >>> [worker.machine.samples_per_s for worker in read_fleet("4,2").workers]
+    [4000.0, 2000.0]
+    """
+    if text in PRESETS:
+        return PRESETS[text][1]
+    if text.endswith(".toml"):
+        return read_toml(Path(text))
+    if text[:1].isdigit() or text[:1] in "-.+,":
+        return _shorthand(text)
+    raise unknown("fleet", text, PRESETS, f"--fleet takes {HELP}")
+
+
+def _shorthand(text: str) -> Fleet:
+    try:
+        relative = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"fleet '{text}' is not a list of paces; write numbers and commas, as in 4,2,1,1") from None
+    if not all(0 < pace < float("inf") for pace in relative):
+        raise InputError(f"fleet '{text}' has a pace that is not above 0; every pace must be, as in 4,2,1,1")
+    return paces(*(pace * SHORTHAND_SAMPLES_PER_S for pace in relative), jitter=0.0)
+
+
+def read_toml(path: Path) -> Fleet:
+    """The fleet that a TOML file describes.
+
+    Raises:
+        InputError: The file cannot be read, is not TOML, or holds something a fleet does not have.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"fleet file {path} does not exist; give a path, or {HELP}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"fleet file {path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"fleet file {path} is not valid TOML: {error}; see docs/fleets.md for an example") from None
+    try:
+        return fleet_from(content)
+    except InputError as error:
+        raise InputError(f"fleet file {path}: {error}") from None
+
+
+def fleet_from(content: Mapping[str, Any]) -> Fleet:
+    """The fleet that nested tables describe, the same in TOML and JSON."""
+    known = ("machine", "network", "server", "fault")
+    for key in content:
+        if key not in known:
+            raise unknown("key at the top of the file:", key, known)
+    machines = []
+    for number, table in enumerate(_tables(content, "machine"), 1):
+        where = f"[[machine]] number {number}"
+        slow = _build_all(table, "slowdown", Slowdown, f"[[machine.slowdown]] of {where}")
+        machines.append(build(Machine, {**table, "slowdown": slow}, where=where))
+    network = content.get("network", {})
+    if not isinstance(network, Mapping):
+        raise InputError("network must be one table: [network]")
+    return Fleet(
+        machine=tuple(machines),
+        network=build(Network, network, where="[network]"),
+        server=_build_all(content, "server", ServerMachine, "[[server]]"),
+        fault=_build_all(content, "fault", Fault, "[[fault]]"),
+    )
+
+
+def _build_all(content: Mapping[str, Any], key: str, cls: type[T], where: str) -> tuple[T, ...]:
+    tables = _tables(content, key)
+    return tuple(build(cls, table, where=f"{where} number {number}") for number, table in enumerate(tables, 1))
+
+
+def _tables(content: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    tables = content.get(key, [])
+    if not isinstance(tables, list | tuple) or not all(isinstance(table, Mapping) for table in tables):
+        raise InputError(f"{key} must be a list of tables, each headed [[{key}]]")
+    return list(tables)

@@ -1,0 +1,118 @@
+"""A run in a few numbers, out of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from ownpace.core.errors import InputError
+from ownpace.core.events import End, Evaluation, Event, Run
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Updates between the parameters a gradient was computed at and those it was applied to."""
+
+    mean: float
+    max: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What people ask first about a run."""
+
+    algorithm: str
+    engine: str
+    task: str
+    model: str
+    seed: int
+    reason: str
+    """`finished`, or what ended the run early."""
+    seconds: float
+    """Of the engine's time."""
+    samples: int
+    updates: int
+    samples_per_s: float
+    share_of_limit: float
+    """samples_per_s over the sum of what each worker would do alone and without a pause."""
+    limit_samples_per_s: float
+    accuracy: float | None
+    best_accuracy: float | None
+    loss: float | None
+    """On the test data, at the end."""
+    target: float | None
+    time_to_target: float | None
+    """Engine seconds until an evaluation first reached the target; None if none did."""
+    staleness: Staleness
+    busy: dict[str, float]
+    """Of each worker, the share of its time spent on computing."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Everything, ready for JSON."""
+        return asdict(self)
+
+
+class SummaryBuilder:
+    """Takes events one by one, as they happen or from a file, and sums them up at the end."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._end: End | None = None
+        self._evaluations: list[Evaluation] = []
+
+    def take(self, event: Event) -> None:
+        """Look at one more event."""
+        if isinstance(event, Evaluation):
+            self._evaluations.append(event)
+        elif isinstance(event, Run):
+            self._run = event
+        elif isinstance(event, End):
+            self._end = event
+
+    def summary(self) -> Summary:
+        """The sums.
+
+        Raises:
+            InputError: The events have no beginning or no end.
+        """
+        run, end = self._run, self._end
+        if run is None or end is None:
+            missing = "first" if run is None else "last"
+            raise InputError(f"the events lack their {missing} record; was the run cut off?")
+        scores = [e.accuracy for e in self._evaluations if e.accuracy is not None]
+        rate = end.samples / end.t if end.t > 0 else 0.0
+        return Summary(
+            algorithm=run.algorithm,
+            engine=run.engine,
+            task=run.task,
+            model=run.model,
+            seed=run.seed,
+            reason=end.reason,
+            seconds=end.t,
+            samples=end.samples,
+            updates=end.updates,
+            samples_per_s=rate,
+            share_of_limit=rate / end.limit_samples_per_s,
+            limit_samples_per_s=end.limit_samples_per_s,
+            accuracy=self._evaluations[-1].accuracy if self._evaluations else None,
+            best_accuracy=max(scores, default=None),
+            loss=self._evaluations[-1].loss if self._evaluations else None,
+            target=run.target,
+            time_to_target=self._time_to(run.target),
+            staleness=Staleness(end.staleness_mean, end.staleness_max),
+            busy={name: tally.compute_s / end.t if end.t > 0 else 0.0 for name, tally in end.workers.items()},
+        )
+
+    def _time_to(self, target: float | None) -> float | None:
+        if target is None:
+            return None
+        reached = (e.t for e in self._evaluations if e.accuracy is not None and e.accuracy >= target)
+        return next(reached, None)
+
+
+def summarize(events: Iterable[Event]) -> Summary:
+    """A run in a few numbers."""
+    builder = SummaryBuilder()
+    for event in events:
+        builder.take(event)
+    return builder.summary()

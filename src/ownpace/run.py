@@ -1,0 +1,248 @@
+"""One run from names to files: what the command line and `ownpace.train` both do.
+
+This is the only place where names become algorithms, tasks and fleets, and where run folders are written.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from safetensors.torch import save_file
+
+from ownpace.algorithms import make_algorithm
+from ownpace.core.errors import InputError, unknown
+from ownpace.core.events import Event, to_line
+from ownpace.core.optimizer import OptimizerSpec
+from ownpace.core.sampling import Sampling
+from ownpace.core.schedule import Schedule, Shape
+from ownpace.core.settings import positive
+from ownpace.engines import ENGINES, Job
+from ownpace.engines.job import OnProgress
+from ownpace.fleet import Fleet, read_fleet
+from ownpace.report.summary import Summary, SummaryBuilder
+from ownpace.tasks import make_task, models_of
+
+CONFIG, EVENTS, MODEL, SUMMARY = "config.json", "events.jsonl", "model.safetensors", "summary.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run, complete, in the words that users use. It is saved beside the results."""
+
+    algorithm: str = "sync"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The algorithm's, by name."""
+    task: str = "digits"
+    task_parameters: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    fleet: str | Fleet = "4,2,1,1"
+    engine: str = "virtual"
+    batch_size: int = 32
+    """Samples that each worker contributes to one update."""
+    micro_batch: int | None = None
+    """Samples of one gradient computation (None: the whole batch)."""
+    optimizer: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup_samples: int = 0
+    samples: int | None = None
+    epochs: float | None = None
+    seconds: float | None = None
+    target: float | None = None
+    stop_at_target: bool = False
+    eval_every: int | None = None
+    seed: int = 0
+    sampling: str = "queue"
+    timing_only: bool = False
+    detail: bool = True
+    device: str = "cpu"
+
+    def job(self) -> Job:
+        """The same with names turned into things, checked.
+
+        Raises:
+            InputError: A name is unknown or a value cannot be used.
+        """
+        if self.engine not in ENGINES:
+            raise unknown("engine", self.engine, ENGINES)
+        for name, value, known in (
+            ("sampling", self.sampling, get_args(Sampling)),
+            ("schedule", self.schedule, get_args(Shape)),
+        ):
+            if value not in known:
+                raise unknown(name, value, known)
+        algorithm = make_algorithm(self.algorithm, self.parameters)
+        task = make_task(self.task, self.model, self.task_parameters)
+        fleet = self.fleet if isinstance(self.fleet, Fleet) else read_fleet(self.fleet)
+        optimizer = OptimizerSpec(
+            name=self.optimizer,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            schedule=Schedule(shape=self.schedule, warmup_samples=self.warmup_samples),  # type: ignore[arg-type]
+        )
+        samples = self.samples
+        if samples is None and self.epochs is not None:
+            positive(epochs=self.epochs)
+            samples = round(self.epochs * len(task.train_samples()))
+        return Job(
+            algorithm=algorithm,
+            task=task,
+            fleet=fleet,
+            optimizer=optimizer,
+            batch_size=self.batch_size,
+            micro_batch=self.micro_batch,
+            samples=samples,
+            seconds=self.seconds,
+            target=self.target,
+            stop_at_target=self.stop_at_target,
+            eval_every=self.eval_every,
+            seed=self.seed,
+            sampling=self.sampling,  # type: ignore[arg-type]  # checked above
+            timing_only=self.timing_only,
+            detail=self.detail,
+            device=self.device,
+            labels={
+                "algorithm": self.algorithm,
+                "task": self.task,
+                "model": self.model or models_of(self.task)[0],
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a run."""
+
+    summary: Summary
+    wall_seconds: float
+    error: BaseException | None
+    folder: Path | None
+
+    def as_dict(self) -> dict[str, object]:
+        """The summary and the wall-clock time, ready for JSON."""
+        return {**self.summary.as_dict(), "wall_seconds": self.wall_seconds, "out": self.folder and str(self.folder)}
+
+
+def execute(
+    config: Config,
+    out: Path | None = None,
+    *,
+    overwrite: bool = False,
+    on_event: Callable[[Event], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Result:
+    """Run a configuration to its end and write its folder, whatever that end is.
+
+    Args:
+        config: What to run.
+        out: The run's folder (None: nothing is written).
+        overwrite: Whether the folder may hold an earlier run, which is then replaced.
+        on_event: Also gets every event.
+        on_progress: Called now and then with the samples so far and the engine's time.
+
+    Returns:
+        The result. An error of the run itself (divergence, a dead machine, Ctrl-C) is in it; bad input raises.
+    """
+    job = config.job()
+    started = time.perf_counter()
+    builder = SummaryBuilder()
+    with RunFolder(out, overwrite=overwrite) as folder:
+        folder.write_config(config, job)
+
+        def emit(event: Event) -> None:
+            builder.take(event)
+            folder.write_event(event)
+            if on_event is not None:
+                on_event(event)
+
+        outcome = ENGINES[config.engine](job, emit, on_progress)
+        result = Result(builder.summary(), time.perf_counter() - started, outcome.error, out)
+        folder.write_result(result, outcome.model)
+    return result
+
+
+def train(out: str | Path | None = None, *, overwrite: bool = False, **config: Any) -> Result:
+    """Train, in one call: `ownpace.train(algorithm="sync", task="digits", fleet="4,2,1,1", epochs=5)`.
+
+    Args:
+        out: The run's folder (None: nothing is written).
+        overwrite: Whether that folder may hold an earlier run.
+        **config: The fields of `ownpace.Config`.
+
+    Raises:
+        OwnpaceError: Bad input, or the run ended early: it diverged, or a machine died.
+
+    >>> train(task="quadratic", fleet="2,1", epochs=4, momentum=0.9, lr=0.05).summary.loss < 10
+    True
+    """
+    known = list(Config.__dataclass_fields__)
+    for name in config:
+        if name not in known:
+            raise unknown("argument", name, known)
+    result = execute(Config(**config), None if out is None else Path(out), overwrite=overwrite)
+    if result.error is not None:
+        raise result.error
+    return result
+
+
+class RunFolder:
+    """The files of one run: resolved configuration, events, model, summary. Without a path it swallows them."""
+
+    def __init__(self, path: Path | None, *, overwrite: bool) -> None:
+        self._path = path
+        if path is None:
+            return
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file; --out takes a folder")
+        if (path / CONFIG).exists() and not overwrite:
+            raise InputError(f"{path} already holds a run; choose another folder with --out, or add --overwrite")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            for name in (MODEL, SUMMARY):
+                (path / name).unlink(missing_ok=True)
+            self._events = (path / EVENTS).open("w", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"the folder {path} cannot be written: {error}; choose another with --out") from None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._path is not None:
+            self._events.close()
+
+    def write_config(self, config: Config, job: Job) -> None:
+        """Save what is run, every name resolved."""
+        resolved = {
+            **asdict(config),
+            "parameters": asdict(job.algorithm),  # type: ignore[call-overload]
+            "task_parameters": {k: v for k, v in asdict(job.task).items() if k != "model_name"},  # type: ignore[call-overload]
+            "model": job.labels["model"],
+            "fleet": asdict(job.fleet),
+            "samples": job.samples,
+            "micro_batch": job.micro_batch or job.batch_size,
+        }
+        self._write_json(CONFIG, resolved)
+
+    def write_event(self, event: Event) -> None:
+        """Append one event."""
+        if self._path is not None:
+            self._events.write(to_line(event) + "\n")
+
+    def write_result(self, result: Result, model: Mapping[str, Any]) -> None:
+        """Save the summary and, if there is one, the model."""
+        if self._path is not None and model:
+            save_file({name: value.cpu().contiguous() for name, value in model.items()}, self._path / MODEL)
+        self._write_json(SUMMARY, result.as_dict())
+
+    def _write_json(self, name: str, content: object) -> None:
+        if self._path is not None:
+            (self._path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

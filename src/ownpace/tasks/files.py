@@ -1,0 +1,117 @@
+"""Data files: in the folder that OWNPACE_DATA names, else in the user's cache, else downloaded and checked."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ownpace.core.errors import InputError
+
+TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the files of one data set come from and what they must hold."""
+
+    folder: str
+    """Below the data folder."""
+    files: dict[str, str]
+    """File name → SHA-256 of its contents (of the unpacked contents, for .gz files)."""
+    url: str
+    """Each file's address is this and its name; or it is a .tar.gz that holds all of them."""
+    licence: str
+
+    @property
+    def packed(self) -> bool:
+        """Whether the files come in one archive."""
+        return self.url.endswith(".tar.gz")
+
+
+def user_cache() -> Path:
+    """Where downloads go."""
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "ownpace"
+
+
+def data_folder() -> Path | None:
+    """The folder that OWNPACE_DATA names, if it is set."""
+    named = os.environ.get("OWNPACE_DATA")
+    return Path(named).expanduser() if named else None
+
+
+def locate(source: Source, say: Callable[[str], None] = lambda line: None) -> Path:
+    """The folder that holds the source's files, downloading them if they are nowhere.
+
+    Raises:
+        InputError: They are nowhere and cannot be downloaded, or what came is not what was expected.
+    """
+    named = data_folder()
+    for root in filter(None, (named, user_cache())):
+        folder = root / source.folder
+        if all((folder / name).exists() for name in source.files):
+            return folder
+    if named is not None and not named.is_dir():
+        raise InputError(f"OWNPACE_DATA is '{named}', which is not a folder; set it to one that holds {source.folder}/")
+    folder = user_cache() / source.folder
+    say(f"downloading {source.folder} ({source.licence}) from {source.url} into {folder}")
+    try:
+        _download(source, folder)
+    except (urllib.error.URLError, TimeoutError, OSError) as error:
+        looked = " and ".join(str(root / source.folder) for root in filter(None, (named, user_cache())))
+        raise InputError(
+            f"the data set {source.folder} is not in {looked}, and downloading it from {source.url} failed ({error}); "
+            f"go online, or put {', '.join(source.files)} there, or set OWNPACE_DATA to a folder that holds them"
+        ) from None
+    return folder
+
+
+def _download(source: Source, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        incoming = Path(temporary)
+        if source.packed:
+            archive = incoming / "archive.tar.gz"
+            _fetch(source.url, archive)
+            with tarfile.open(archive) as content:
+                for member in content.getmembers():
+                    name = Path(member.name).name
+                    data = content.extractfile(member) if name in source.files else None
+                    if data is not None:
+                        (incoming / name).write_bytes(data.read())
+        else:
+            for name in source.files:
+                _fetch(source.url + name, incoming / name)
+        for name, digest in source.files.items():
+            check(incoming / name, digest)
+        for name in source.files:
+            (incoming / name).replace(folder / name)
+
+
+def _fetch(url: str, path: Path) -> None:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response, path.open("wb") as file:
+        while chunk := response.read(1 << 20):
+            file.write(chunk)
+
+
+def check(path: Path, digest: str) -> None:
+    """Raise if a file is missing or its (unpacked) contents are not those with this SHA-256."""
+    if not path.exists():
+        raise InputError(f"{path.name} did not come with the download; fetch the data by hand")
+    found = hashlib.sha256(read_file(path)).hexdigest()
+    if found != digest:
+        raise InputError(
+            f"{path.name} is damaged: its SHA-256 is {found}, not {digest}; try again, or fetch it by hand"
+        )
+
+
+def read_file(path: Path) -> bytes:
+    """A file's contents, unpacked if it ends in .gz."""
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
