@@ -17,7 +17,7 @@ gradient, so all of them divide the next batch alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -47,7 +47,7 @@ class BalancedSgd(Algorithm):
         speeds = torch.zeros(num_workers, dtype=torch.float64)
         while me.training:
             gradient = await accumulate(me, sizes[me.rank])
-            total = await me.all_reduce(replace(gradient, notes=_own_speed(me.rank, num_workers, gradient)))
+            total = await me.all_reduce(gradient.noting(_own_speed(me.rank, num_workers, gradient)))
             me.step(total)
             assert total.notes is not None
             known = torch.where(total.notes > 0, total.notes, speeds)

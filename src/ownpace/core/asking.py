@@ -13,7 +13,7 @@ Whatever is handed out (gradients, parameters) is a snapshot and must not be cha
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ownpace.core.values import Address, Batch, Body, Gradient, Group, Message, Parameters
@@ -65,7 +65,7 @@ class Node(Protocol):
     def subgroup(self) -> Group:
         """My subgroup: its workers, then its communicator if there is one."""
 
-    def send(self, to: Address, body: Body) -> Pending[None]:
+    def send(self, to: Address, body: Body) -> Pending[object]:
         """Start sending. Done when the receiver has it; messages between two nodes arrive in order."""
 
     def receive(self, sender: Address | None = None) -> Pending[Message]:
@@ -143,14 +143,18 @@ class Communicator(Node, Protocol):
     """A node that only moves data, for one subgroup. It lives as long as any worker does."""
 
 
-async def accumulate(me: Worker, samples: int) -> Gradient:
+def accumulate(me: Worker, samples: int) -> Awaitable[Gradient]:
     """The gradient of `samples` samples, in micro-batches of at most `me.micro_batch`."""
-    gradient: Gradient | None = None
+    return me.gradient(samples) if 0 < samples <= me.micro_batch else _in_micro_batches(me, samples)
+
+
+async def _in_micro_batches(me: Worker, samples: int) -> Gradient:
+    gradient = me.no_gradient()
     while samples > 0:
         part = await me.gradient(min(samples, me.micro_batch))
-        gradient = part if gradient is None else gradient + part
+        gradient = gradient + part if gradient.samples else part
         samples -= part.samples
-    return me.no_gradient() if gradient is None else gradient
+    return gradient
 
 
 async def exchange(me: Worker, gradient: Gradient) -> None:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Union
+from typing import ClassVar
 
 from ownpace.core.errors import InputError
 
@@ -132,7 +132,6 @@ class Tally:
     samples: int
     compute_s: float
     load_s: float
-    wait_s: float
 
 
 @dataclass(slots=True)
@@ -153,7 +152,7 @@ class End:
     workers: Mapping[str, Tally]
 
 
-Event = Union[Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, End]
+Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | End
 Emit = Callable[[Event], None]
 _KINDS: dict[str, type[Event]] = {
     cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, End)

@@ -22,17 +22,21 @@ class Shard:
     stop: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Address:
-    """One node of a run. Engines make one object per node, so identity is equality.
+    """Who a node is. There is one such object per node in a process, so identity is equality."""
 
-    `shard` is what a server owns, or the whole vector.
-    """
+    __slots__ = ("index", "name", "role", "shard")
 
-    role: Role
-    index: int
-    name: str
-    shard: Shard
+    def __init__(self, role: Role, index: int, name: str, shard: Shard) -> None:
+        self.role = role
+        self.index = index
+        """Its place among the nodes of its role; a worker's rank."""
+        self.name = name
+        self.shard = shard
+        """What a server owns; for the others, the whole vector."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +83,10 @@ class Gradient:
     def nbytes(self) -> int:
         """Bytes on the wire, the handful of the header left out."""
         return self.total.nbytes
+
+    def noting(self, notes: Tensor) -> Gradient:
+        """The same gradient with these numbers to travel along."""
+        return Gradient(self.total, self.samples, self.versions, self.loss, self.seconds, notes)
 
     def part(self, shard: Shard) -> Gradient:
         """The layers of one shard, as a view."""

@@ -21,19 +21,29 @@ class Replica:
     workers in lock-step cost as much as one.
     """
 
-    __slots__ = ("_next", "holders", "state", "values")
+    __slots__ = ("_next", "_state", "holders", "values")
 
-    def __init__(self, values: Tensor, state: State, holders: int) -> None:
+    def __init__(self, values: Tensor, state: State | None = None, holders: int = 1) -> None:
         self.values = values
-        self.state = state
+        self._state = state
         self.holders = holders
         self._next: tuple[Gradient, float, Replica] | None = None
+
+    def state(self, optimizer: FlatOptimizer) -> State:
+        """The optimizer's state; parameters that were just put here have a fresh one."""
+        if self._state is None:
+            self._state = optimizer.initial_state()
+        return self._state
+
+    def peek(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Tensor:
+        """The parameters after one step that nobody takes."""
+        return optimizer.step(self.values, self.state(optimizer), gradient.mean, lr_factor=lr_factor)[0]
 
     def step(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
         """The replica after one step; whoever called now holds that one instead of this."""
         if self._next is None or self._next[0] is not gradient or self._next[1] != lr_factor:
             values, state = optimizer.step(
-                self.values, self.state, gradient.mean, lr_factor=lr_factor, donate=self.holders == 1
+                self.values, self.state(optimizer), gradient.mean, lr_factor=lr_factor, donate=self.holders == 1
             )
             self._next = gradient, lr_factor, Replica(values, state, 0)
         following = self._next[2]
@@ -56,9 +66,6 @@ class Learning(Protocol):
 
     def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
         """The sum of the samples' gradients, and of their losses."""
-
-    def step(self, replica: Replica, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
-        """The replica after one step."""
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> Score | None:
         """How good the parameters are, with the mean of the workers' buffers."""
@@ -89,9 +96,6 @@ class RealLearning:
         self._model.bind(values, buffers)
         return self._model.gradient(*self._train.pick(indices))
 
-    def step(self, replica: Replica, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
-        return replica.step(optimizer, gradient, lr_factor)
-
     def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
         self._model.bind(values, self._model.mean_buffers(buffers))
         return self._task.score(self._model.module, self._test)
@@ -109,16 +113,13 @@ class TimingOnly:
         self.initial = torch.empty(self.layout.size, device="meta")
 
     def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
-        return FlatOptimizer(self.layout, shard, self.initial[shard.start : shard.stop], spec.build)
+        raise AssertionError("where only time is simulated, nobody steps")
 
     def new_buffers(self) -> Buffers:
         return []
 
     def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
         return self.initial, math.nan
-
-    def step(self, replica: Replica, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
-        return replica
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> None:
         return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
 
-import simpy
 import torch
 from torch import Tensor
 
@@ -17,20 +18,18 @@ from ownpace.core.optimizer import FlatOptimizer
 from ownpace.core.sampling import derive, make_sampler
 from ownpace.core.values import Address, Group, Shard
 from ownpace.engines.job import Job, OnProgress, Outcome
-from ownpace.engines.virtual.clock import Clock, Due
-from ownpace.engines.virtual.compute import Processor
+from ownpace.engines.virtual.clock import Call, Clock, EmptySchedule, Task
 from ownpace.engines.virtual.learning import Learning, RealLearning, Replica, TimingOnly
 from ownpace.engines.virtual.nodes import (
     Collected,
     Collective,
     VirtualCommunicator,
     VirtualLearner,
-    VirtualNode,
     VirtualServer,
     VirtualWorker,
     diverged,
 )
-from ownpace.engines.virtual.transport import Link
+from ownpace.fleet import Fault, ServerMachine
 
 _TICKS = 200
 """How often, at most, a run of known length reports its progress."""
@@ -70,6 +69,8 @@ class VirtualRun:
         _check_batch(job, self.num_train)
         num_workers = len(job.fleet.workers)
         self.sampler = None if job.timing_only else make_sampler(job.sampling, self.num_train, num_workers, job.seed)
+        self._no_indices = torch.empty(0, dtype=torch.int64)
+        self.real = not job.timing_only
         self.budget = job.samples or math.inf
         self.optimizer = cache(self._optimizer)
 
@@ -77,67 +78,57 @@ class VirtualRun:
         self._updates = 0
         self._staleness_sum = 0
         self._staleness_max = 0
-        self._target_reached = False
-        self._deadline_s = math.inf if job.seconds is None else job.seconds
+        self.deadline_s = math.inf if job.seconds is None else job.seconds
         self._on_progress = on_progress
         self._eval_every = job.eval_every or (job.samples // 40 if job.samples else self.num_train // 4) or 1
         self._next_eval = math.inf if job.timing_only else self._eval_every
         self._evaluated_at: int | None = None
         self._tick_every = max(1, (job.samples or 100 * self.num_train) // _TICKS)
         self._next_tick = 0 if on_progress else math.inf
+        self._next_mark = min(self._next_eval, self._next_tick)
         self._collectives: dict[tuple[Group, int], Collective] = {}
         self._turns: dict[tuple[Group, Address], int] = {}
-        self._processes: list[simpy.Process] = []
+        self._tasks: list[Task] = []
         self._make_nodes()
 
     # ---- who takes part ----
 
     def _make_nodes(self) -> None:
-        job, fleet = self.job, self.job.fleet
-        whole = Shard(0, 0, self.learning.layout.size)
-        machines = fleet.server or (None,)
-        shards = self.learning.layout.shards(len(machines)) if job.algorithm.has_servers else ()
-        subgroups = job.algorithm.subgroups(len(fleet.workers))
-
-        workers = [Address("worker", rank, worker.name, whole) for rank, worker in enumerate(fleet.workers)]
-        self.servers = [Address("server", shard.index, f"server-{shard.index}", shard) for shard in shards]
-        communicators = (
-            [Address("communicator", i, f"communicator-{i}", whole) for i in range(len(subgroups))]
-            if job.algorithm.has_communicators
-            else []
-        )
-        self.workers = Group("workers", tuple(workers))
-        self.communicators = Group("communicators", tuple(communicators))
-        own = [
-            Group(f"subgroup-{i}", tuple(workers[rank] for rank in ranks) + tuple(communicators[i : i + 1]))
-            for i, ranks in enumerate(subgroups)
-        ]
-        self.groups = [self.workers, Group("servers", tuple(self.servers)), self.communicators, *own]
-
+        algorithm, fleet, layout = self.job.algorithm, self.job.fleet, self.learning.layout
         bandwidth = fleet.network.bandwidth_bytes_per_s
-        self.links = {address: Link(bandwidth) for address in (*workers, *self.servers, *communicators)}
-        for address, machine in zip(self.servers, machines, strict=False):
-            self.links[address] = Link((machine and machine.bandwidth_bytes_per_s) or bandwidth)
+        self.whole = Shard(0, 0, layout.size)
 
-        self.nodes: dict[Address, VirtualNode] = {}
-        everyone = Group("everyone", ())
+        machines = (fleet.server or (ServerMachine(),)) if algorithm.has_servers else ()
+        shards = layout.shards(len(machines)) if machines else ()
+        self.servers = [
+            VirtualServer(self, shard, machine.bandwidth_bytes_per_s or bandwidth)
+            for shard, machine in zip(shards, machines, strict=True)
+        ]
+        start = Replica(self.learning.initial, holders=len(fleet.workers))
+        self._workers = [
+            VirtualWorker(self, rank, worker.name, bandwidth, start, max(1, len(shards)))
+            for rank, worker in enumerate(fleet.workers)
+        ]
+        divided = algorithm.subgroups(len(fleet.workers))
+        communicators = [
+            VirtualCommunicator(self, i, bandwidth) for i in range(len(divided)) if algorithm.has_communicators
+        ]
+        self._nodes = [*self.servers, *communicators, *self._workers]
+
+        self.workers = Group("workers", tuple(self._workers))
+        self.communicators = Group("communicators", tuple(communicators))
+        servers = Group("servers", tuple(self.servers))
         for server in self.servers:
-            initial = self.learning.initial[server.shard.start : server.shard.stop]
-            self.nodes[server] = VirtualServer(self, server, everyone, self._replica(initial, server.shard, 1))
-        for communicator, subgroup in zip(communicators, own, strict=False):
-            self.nodes[communicator] = VirtualCommunicator(self, communicator, subgroup)
-        start = self._replica(self.learning.initial, whole, len(workers))
-        subgroup_of = {member: subgroup for subgroup in own for member in subgroup}
-        for address, machine_of in zip(workers, fleet.workers, strict=True):
-            processor = Processor(machine_of, address.index, job.seed)
-            self.nodes[address] = VirtualWorker(self, address, subgroup_of[address], start, processor)
-        self._workers = [node for node in self.nodes.values() if isinstance(node, VirtualWorker)]
-        self._servers = [node for node in self.nodes.values() if isinstance(node, VirtualServer)]
+            server.subgroup = servers
+        subgroups = []
+        for i, ranks in enumerate(divided):
+            members = (*(self._workers[rank] for rank in ranks), *communicators[i : i + 1])
+            subgroups.append(Group(f"subgroup-{i}", members))
+            for member in members:
+                member.subgroup = subgroups[i]
+        self.groups = [self.workers, servers, self.communicators, *subgroups]
         self._latest: VirtualLearner = self._workers[0]
         self._num_running = len(self._workers)
-
-    def _replica(self, values: Tensor, shard: Shard, holders: int) -> Replica:
-        return Replica(values, self.optimizer(shard).initial_state(), holders)
 
     def _optimizer(self, shard: Shard) -> FlatOptimizer:
         return self.learning.optimizer(self.job.optimizer, shard)
@@ -152,16 +143,16 @@ class VirtualRun:
         try:
             self._evaluate()
             self._start()
-            while self._num_running:
-                self.clock.step()
+            with _no_garbage_collection():
+                self.clock.go_on()
             self._evaluate()
-        except simpy.core.EmptySchedule:
+        except EmptySchedule:
             error = Deadlock(self._who_waits())
         except (OwnpaceError, KeyboardInterrupt) as raised:
             error = raised
         finally:
-            for process in self._processes:
-                process._generator.close()  # servers and communicators would go on for ever
+            for task in self._tasks:
+                task.close()  # servers and communicators would go on for ever
         if error is not None:
             reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
         self.emit(self._footer(reason))
@@ -169,51 +160,48 @@ class VirtualRun:
 
     def _start(self) -> None:
         algorithm = self.job.algorithm
-        for node in self.nodes.values():
+        for node in self._nodes:
             if isinstance(node, VirtualWorker):
                 coroutine = algorithm.worker(node)
             elif isinstance(node, VirtualServer):
                 coroutine = algorithm.server(node)
             else:
-                assert isinstance(node, VirtualCommunicator)
                 coroutine = algorithm.communicator(node)
-            process = self.clock.process(coroutine.__await__())
-            if isinstance(node, VirtualWorker):
-                process.callbacks.append(self._worker_ended)
-            self._processes.append(process)
+            on_end = self._worker_ended if isinstance(node, VirtualWorker) else _ignore
+            self._tasks.append(self.clock.start(coroutine, on_end))
         for fault in self.job.fleet.fault:
-            Due(self.clock, fault.at_s, fault, self._kill if fault.kind == "kill" else partial(self._note, "pause"))
+            happening = partial(self._kill, fault) if fault.kind == "kill" else partial(self._note, "pause", fault)
+            self.clock.at(fault.at_s, Call(happening))
             if fault.kind == "pause" and fault.back_at_s is not None:
-                Due(self.clock, fault.back_at_s, fault, partial(self._note, "back"))
+                self.clock.at(fault.back_at_s, Call(partial(self._note, "back", fault)))
 
-    def _worker_ended(self, event: simpy.Event) -> None:
+    def _worker_ended(self) -> None:
         self._num_running -= 1
+        self.clock.going_on = self._num_running > 0
 
-    def _note(self, what: str, event: Due[Any]) -> None:
-        self.emit(events.Fault(self.clock.now, event._value.worker, what))
+    def _note(self, what: str, fault: Fault) -> None:
+        self.emit(events.Fault(self.clock.now, fault.worker, what))
 
-    def _kill(self, event: Due[Any]) -> None:
-        self._note("kill", event)
-        name, time = event._value.worker, self.clock.now
+    def _kill(self, fault: Fault) -> None:
+        self._note("kill", fault)
+        name, time = fault.worker, self.clock.now
         raise MachineDied(
             f"{name} was killed at {time:g} s, after {self._samples} samples; the others cannot go on without it"
         )
 
     def _who_waits(self) -> str:
         waiting = [
-            f"{node.address.name} for a {getattr(process.target, 'what', 'thing')}"
-            for node, process in zip(self.nodes.values(), self._processes, strict=True)
-            if process.is_alive and not isinstance(node, VirtualServer | VirtualCommunicator)
+            *(f"{worker.name} for a message" for worker in self._workers if worker._receiving),
+            *(waiting for collective in self._collectives.values() for waiting in collective.waiting()),
         ]
         more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
         return f"nothing is left to happen, but {', '.join(waiting[:4])}{more} still wait; the algorithm is at fault"
 
     # ---- what nodes ask of the run ----
 
-    @property
-    def stopping(self) -> bool:
-        """Whether time is up or the target reached."""
-        return self._target_reached or self.clock._now >= self._deadline_s
+    def draw(self, rank: int, samples: int) -> Tensor:
+        """The next samples for a worker."""
+        return self._no_indices if self.sampler is None else self.sampler.draw(rank, samples)
 
     def lr_factor(self, samples: int) -> float:
         """The schedule's factor after that many samples."""
@@ -231,11 +219,11 @@ class VirtualRun:
 
     def updated(self, node: VirtualLearner, version: int, samples: int, total_samples: int, staleness: int) -> None:
         """Keep the books: a node made an update. Of replicas, the first one to make it counts."""
-        first_shard = node.address.shard.index == 0
+        first_shard = node.shard.index == 0
         if first_shard and version <= self._updates:
             return
         if self.detail:
-            self.emit(events.Update(self.clock.now, node.address.name, version, samples, total_samples, staleness))
+            self.emit(events.Update(self.clock.now, node.name, version, samples, total_samples, staleness))
         if first_shard:
             self._latest = node
             self._updates = version
@@ -243,18 +231,23 @@ class VirtualRun:
             self._staleness_sum += staleness
             if staleness > self._staleness_max:
                 self._staleness_max = staleness
-            if total_samples >= self._next_tick:
-                self._next_tick = total_samples + self._tick_every
-                self._on_progress(total_samples, self.clock.now)  # type: ignore[misc]
-            if total_samples >= self._next_eval:
-                self._next_eval = (total_samples // self._eval_every + 1) * self._eval_every
-                self._evaluate()
+            if total_samples >= self._next_mark:
+                self._passed_mark(total_samples)
+
+    def _passed_mark(self, samples: int) -> None:
+        if samples >= self._next_tick and self._on_progress is not None:
+            self._next_tick = samples + self._tick_every
+            self._on_progress(samples, self.clock.now)
+        if samples >= self._next_eval:
+            self._next_eval = (samples // self._eval_every + 1) * self._eval_every
+            self._evaluate()
+        self._next_mark = min(self._next_tick, self._next_eval)
 
     # ---- the model as it stands ----
 
     def _values(self) -> Tensor:
-        if self._servers:
-            return torch.cat([server.parameters.values for server in self._servers])
+        if self.servers:
+            return torch.cat([server.parameters.values for server in self.servers])
         return self._latest.parameters.values
 
     def _buffers(self) -> list[Buffers]:
@@ -272,7 +265,7 @@ class VirtualRun:
             raise diverged("the test loss", score.loss, self._samples)
         target, accuracy = self.job.target, score.accuracy
         if self.job.stop_at_target and target is not None and accuracy is not None and accuracy >= target:
-            self._target_reached = True
+            self.deadline_s = self.clock.now
 
     # ---- the first record and the last ----
 
@@ -294,8 +287,6 @@ class VirtualRun:
         )
 
     def _footer(self, reason: str) -> events.End:
-        for worker in self._workers:
-            worker.tally.wait_s = worker.wait_s
         return events.End(
             t=self.clock.now,
             reason=reason,
@@ -304,8 +295,24 @@ class VirtualRun:
             staleness_mean=self._staleness_sum / max(1, self._updates),
             staleness_max=self._staleness_max,
             limit_samples_per_s=self.job.fleet.limit_samples_per_s(self.clock.now),
-            workers={worker.address.name: worker.tally for worker in self._workers},
+            workers={worker.name: worker.tally() for worker in self._workers},
         )
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Nothing in the loop makes reference cycles, and looking for them costs large fleets half their time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _ignore() -> None:
+    pass
 
 
 def _check_batch(job: Job, num_train: int) -> None:

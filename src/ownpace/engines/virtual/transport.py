@@ -14,26 +14,17 @@ is only used for the time that its own bandwidth needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 
-class Link:
+class Link(Protocol):
     """One node's connection to the network."""
 
-    __slots__ = ("bandwidth_bytes_per_s", "in_free_s", "out_free_s")
-
-    def __init__(self, bandwidth_bytes_per_s: float) -> None:
-        self.bandwidth_bytes_per_s = bandwidth_bytes_per_s
-        self.out_free_s = 0.0
-        self.in_free_s = 0.0
-
-
-def send(now: float, sender: Link, receiver: Link, nbytes: int, latency_s: float) -> tuple[float, float]:
-    """Take up both links for one transfer: when it starts, and when it arrives."""
-    start = now if now > sender.out_free_s else sender.out_free_s
-    out = sender.out_free_s = start + nbytes / sender.bandwidth_bytes_per_s
-    free = receiver.in_free_s
-    into = receiver.in_free_s = (start if start > free else free) + nbytes / receiver.bandwidth_bytes_per_s
-    return start, (out if out > into else into) + latency_s
+    bandwidth_bytes_per_s: float
+    out_free_s: float
+    """Until when its way out is taken."""
+    in_free_s: float
+    """Until when its way in is taken."""
 
 
 def all_reduce(now: float, links: Sequence[Link], nbytes: int, latency_s: float) -> tuple[float, float]:
