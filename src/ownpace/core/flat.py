@@ -117,8 +117,12 @@ class FlatModel:
         seed = self._ones.get(samples)
         if seed is None:
             seed = self._ones[samples] = torch.full_like(loss, samples)
-        parts = torch.autograd.grad(loss, self._parameters, seed, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts]), loss.item() * samples
+        parts = torch.autograd.grad(loss, self._parameters, seed, allow_unused=True)
+        flat = [
+            torch.zeros_like(parameter).view(-1) if part is None else part.reshape(-1)
+            for parameter, part in zip(self._parameters, parts, strict=True)
+        ]
+        return torch.cat(flat), loss.item() * samples
 
     def mean_buffers(self, workers: Sequence[Buffers]) -> Buffers:
         """One set of buffers for evaluation or saving: the mean over the workers (of counts: the largest)."""

@@ -475,8 +475,8 @@ def total(bodies: list[Body]) -> Body:
 
 
 def _sum(tensors: list[Tensor]) -> Tensor:
-    result = tensors[0].clone()
-    for tensor in tensors[1:]:
+    result = tensors[0] + tensors[1] if len(tensors) > 1 else tensors[0]
+    for tensor in tensors[2:]:
         result += tensor
     return result
 

@@ -1,0 +1,113 @@
+"""What the virtual engine costs beside the gradients it computes.
+
+    python benchmarks/real_gradients.py
+
+The yardstick is a plain PyTorch loop over as many batches of the same size, on the same model and data, with as many
+optimizer steps as the algorithm makes updates. Both are timed in turns, in one run; the figures are medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+from table import print_table
+from torch import nn
+
+from ownpace import make_algorithm, read_fleet
+from ownpace.core.optimizer import OptimizerSpec
+from ownpace.core.sampling import Permutations
+from ownpace.core.task import Task, TensorSamples
+from ownpace.engines import Job, run_virtual
+from ownpace.tasks.models import IMAGE_MODELS
+
+TURNS = 7
+BATCH = 32
+SPEC = OptimizerSpec(name="sgd", lr=0.01, momentum=0.9)
+
+
+@dataclass(frozen=True)
+class Pictures(Task):
+    """Random pictures: what matters here is how long they take."""
+
+    model_name: str
+    shape: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(4096, *self.shape, generator=generator)
+        samples = TensorSamples(images, torch.randint(10, (4096,), generator=generator))
+        object.__setattr__(self, "_samples", samples)
+
+    def model(self) -> nn.Module:
+        return IMAGE_MODELS[self.model_name](self.shape, 10)
+
+    def train_samples(self) -> TensorSamples:
+        return self._samples
+
+    def test_samples(self) -> TensorSamples:
+        return TensorSamples(self._samples.inputs[:1], self._samples.targets[:1])
+
+
+def plain_loop(task: Pictures, gradients: int, per_update: int) -> float:
+    """Gradients per second of the loop anybody would write."""
+    model, samples = task.model(), task.train_samples()
+    optimizer = SPEC.build(model.parameters())
+    order = Permutations(len(samples), 0)
+    start = time.perf_counter()
+    for index in range(gradients):
+        inputs, targets = samples.pick(order.indices(index * BATCH, BATCH))
+        loss = task.loss(model(inputs), targets)
+        loss.backward()
+        if (index + 1) % per_update == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        loss.item()
+    return gradients / (time.perf_counter() - start)
+
+
+def virtual(task: Pictures, gradients: int, algorithm: str) -> float:
+    """Gradients per second of the virtual engine, its start and its records included."""
+    samples = gradients * BATCH
+    job = Job(
+        algorithm=make_algorithm(algorithm),
+        task=task,
+        fleet=read_fleet("4,2,1,1"),
+        optimizer=SPEC,
+        batch_size=BATCH,
+        samples=samples,
+        eval_every=samples,
+    )
+    computed = 0
+
+    def emit(event) -> None:
+        nonlocal computed
+        computed += event.kind == "compute"
+
+    start = time.perf_counter()
+    run_virtual(job, emit)
+    return computed / (time.perf_counter() - start)
+
+
+def main() -> None:
+    rows = []
+    for task, gradients, num_turns in (
+        (Pictures("mlp", (1, 28, 28)), 3000, TURNS),
+        (Pictures("lenet", (1, 28, 28)), 400, TURNS),
+        (Pictures("resnet20", (3, 32, 32)), 24, 3),
+    ):
+        for algorithm in ("sync", "async", "stale", "balanced"):
+            per_update = 4 if algorithm in ("sync", "balanced") else 1
+            turns = [
+                (plain_loop(task, gradients, per_update), virtual(task, gradients, algorithm)) for _ in range(num_turns)
+            ]
+            plain, ours = (statistics.median(column) for column in zip(*turns, strict=True))
+            ratio = statistics.median(turn[1] / turn[0] for turn in turns)
+            rows.append((task.model_name, algorithm, f"{plain:,.0f}", f"{ours:,.0f}", f"{ratio:.3f}"))
+    print_table(("model", "algorithm", "plain loop, gradients/s", "virtual engine, gradients/s", "ratio"), rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The entry point: which commands there are, and what becomes of errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+import ownpace
+from ownpace.cli.compare import compare
+from ownpace.cli.list import list_
+from ownpace.cli.train import train
+from ownpace.core.errors import InputError, OwnpaceError
+
+INTERRUPTED = 130
+# What typer raises for bad usage; newer versions bring their own copy of click, where these live.
+UsageError, ClickException = typer.BadParameter.__mro__[1:3]
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 diverged, 4 a machine died, 130 Ctrl-C.",
+)
+app.command("train")(train)
+app.command("compare")(compare)
+app.command("list")(list_)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ownpace {ownpace.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def ownpace_(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+) -> None:
+    """Train one model on machines of different speed, every machine at its own pace.
+
+    Try: ownpace compare --fleet 4,2,1,1 --target 0.95
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line. What a user caused ends in one line and its exit code."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except ClickException as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        _fail(f"{message.rstrip('.')}; --help shows what is allowed", InputError.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted; what there was has been written", INTERRUPTED)
+    except OwnpaceError as error:
+        _fail(str(error), error.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"ownpace: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What people see while a run goes on."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from ownpace.core.events import Evaluation, Event
+
+
+class Live:
+    """One bar per run, on standard error; nothing where that is not a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<12}"),
+            BarColumn(bar_width=28),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Live:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._progress.stop()
+
+    def add(self, name: str, samples: int | None, seconds: float | None) -> Bar:
+        """A bar for a run that ends after this many samples, or this much time."""
+        total = samples if samples is not None else seconds
+        return Bar(self._progress, self._progress.add_task(name, total=total, note=""), samples is None)
+
+
+class Bar:
+    """The bar of one run."""
+
+    def __init__(self, progress: Progress, task: TaskID, by_time: bool) -> None:
+        self._progress = progress
+        self._task = task
+        self._by_time = by_time
+        self._score = ""
+
+    def on_progress(self, samples: int, now: float) -> None:
+        """The engine's word on how far it is."""
+        rate = f"{samples / now:,.0f} samples/s" if now > 0 else ""
+        note = f"{now:8.2f} s  {rate:<16} {self._score}"
+        self._progress.update(self._task, completed=now if self._by_time else samples, note=note)
+
+    def on_event(self, event: Event) -> None:
+        """Look out for evaluations."""
+        if isinstance(event, Evaluation):
+            accuracy = "" if event.accuracy is None else f"  accuracy {event.accuracy:.1%}"
+            self._score = f"loss {event.loss:.3f}{accuracy}"
+
+    def close(self, reason: str) -> None:
+        """The run has ended."""
+        if reason == "finished":
+            total = self._progress.tasks[self._task].total
+            self._progress.update(self._task, completed=total)

@@ -1,0 +1,22 @@
+"""Showing results, where a missing plotting library is no reason to lose them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ownpace.core.errors import InputError
+from ownpace.core.events import Event
+from ownpace.report.figure import draw_comparison
+
+
+def draw(runs: Mapping[str, Sequence[Event]], path: Path, console: Console) -> None:
+    """Draw a figure and say where it is, or why there is none."""
+    try:
+        draw_comparison(runs, path)
+    except InputError as error:
+        console.print(f"no figure: {error}")
+    else:
+        console.print(f"figure in [bold]{path}[/bold]")

@@ -1,0 +1,78 @@
+"""Summaries as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from rich.table import Table
+from rich.text import Text
+
+from ownpace.report.summary import Summary
+
+
+def comparison_table(summaries: Sequence[Summary]) -> Table:
+    """One row per algorithm, in the order given; several seeds of one are averaged."""
+    runs: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        runs.setdefault(summary.algorithm, []).append(summary)
+    target = summaries[0].target
+    fastest = min((mean for group in runs.values() if (mean := _mean_time(group)) is not None), default=None)
+
+    num_seeds = max(len(group) for group in runs.values())
+    table = Table(title=f"mean of {num_seeds} seeds" if num_seeds > 1 else None, title_justify="left")
+    table.add_column("algorithm", no_wrap=True)
+    if target is not None:
+        table.add_column(f"time to {target:.1%}", justify="right")
+    table.add_column("samples/s", justify="right")
+    table.add_column("of the limit", justify="right")
+    table.add_column("busy, per worker", justify="right")
+    table.add_column("staleness", justify="right")
+    table.add_column("accuracy", justify="right")
+    table.add_column("ended", justify="right")
+    for name, group in runs.items():
+        time = _mean_time(group)
+        cells: list[str | Text] = [name]
+        if target is not None:
+            reached = "not reached" if time is None else f"{time:.2f} s"
+            cells.append(Text(reached, style="bold green" if time is not None and time == fastest else ""))
+        cells += [
+            f"{_mean(group, lambda s: s.samples_per_s):,.0f}",
+            f"{_mean(group, lambda s: s.share_of_limit):.0%}",
+            _busy(group),
+            f"{_mean(group, lambda s: s.staleness.mean):.1f} (≤ {max(s.staleness.max for s in group)})",
+            _accuracy(group),
+            _ended(group),
+        ]
+        table.add_row(*cells)
+    return table
+
+
+def _mean(group: Sequence[Summary], of: Callable[[Summary], float]) -> float:
+    return fmean(of(summary) for summary in group)
+
+
+def _mean_time(group: Sequence[Summary]) -> float | None:
+    times = [summary.time_to_target for summary in group]
+    return None if None in times else fmean(time for time in times if time is not None)
+
+
+def _accuracy(group: Sequence[Summary]) -> str:
+    known = [summary.accuracy for summary in group if summary.accuracy is not None]
+    return f"{fmean(known):.1%}" if known else "–"
+
+
+def _busy(group: Sequence[Summary], most: int = 8) -> str:
+    names = list(group[0].busy)
+    shares = [fmean(summary.busy[name] for summary in group) for name in names]
+    if len(shares) > most:
+        return f"{min(shares):.0%} to {max(shares):.0%}"
+    return " ".join(f"{share:.0%}" for share in shares)
+
+
+def _ended(group: Sequence[Summary]) -> str:
+    early = [summary for summary in group if summary.reason != "finished"]
+    if not early:
+        return f"at {_mean(group, lambda s: s.seconds):.1f} s"
+    kinds = {"diverged" if "diverged" in summary.reason else "early" for summary in early}
+    return " and ".join(sorted(kinds))

@@ -1,0 +1,32 @@
+"""Helpers for tests of algorithms, ours and yours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.events import Event
+from ownpace.core.optimizer import OptimizerSpec
+from ownpace.engines import Job, Outcome, run_virtual
+from ownpace.fleet import Fleet, paces
+from ownpace.tasks import Quadratic
+
+
+def simulate(algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tuple[Outcome, list[Event]]:
+    """Run an algorithm in virtual time, by default on a small parabola and paces 4:2:1:1, and keep all its events.
+
+    Keyword arguments are the fields of `ownpace.engines.Job`; `lr`, `momentum` and `weight_decay` go to SGD.
+    """
+    names = ("lr", "momentum", "weight_decay")
+    settings = {name: job.pop(name) for name in names if name in job}
+    job.setdefault("optimizer", OptimizerSpec(**settings))
+    job.setdefault("task", Quadratic())
+    job.setdefault("samples", None if "seconds" in job else 2000)
+    job.setdefault("batch_size", 8)
+    events: list[Event] = []
+    fleet = fleet or paces(4000, 2000, 1000, 1000, jitter=0.0)
+    outcome = run_virtual(Job(algorithm=algorithm, fleet=fleet, **job), events.append)
+    return outcome, events
+
+
+__all__ = ["simulate"]
