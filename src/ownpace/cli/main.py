@@ -16,7 +16,7 @@ from ownpace.core.errors import InputError, OwnpaceError
 
 INTERRUPTED = 130
 # What typer raises for bad usage; newer versions bring their own copy of click, where these live.
-UsageError, ClickException = typer.BadParameter.__mro__[1:3]
+ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     add_completion=False,

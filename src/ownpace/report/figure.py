@@ -58,7 +58,7 @@ def _draw_curves(axis: Axes, runs: Mapping[str, Sequence[Event]]) -> None:
         colour = LINES[index % len(LINES)]
         axis.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.8)
         reached = next((t for t, score in scores if target is not None and score >= target), None)
-        if reached is not None:
+        if reached is not None and target is not None:
             axis.plot([reached], [target], "o", color=colour, markersize=6)
     if target is not None:
         axis.axhline(target, color="#999999", linewidth=0.8, linestyle=":")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -19,17 +20,18 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     target = summaries[0].target
     fastest = min((mean for group in runs.values() if (mean := _mean_time(group)) is not None), default=None)
 
+    early = any(summary.reason != "finished" for summary in summaries)
+
     num_seeds = max(len(group) for group in runs.values())
-    table = Table(title=f"mean of {num_seeds} seeds" if num_seeds > 1 else None, title_justify="left")
+    title = f"mean of {num_seeds} seeds" if num_seeds > 1 else None
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("algorithm", no_wrap=True)
     if target is not None:
         table.add_column(f"time to {target:.1%}", justify="right")
-    table.add_column("samples/s", justify="right")
-    table.add_column("of the limit", justify="right")
-    table.add_column("busy, per worker", justify="right")
-    table.add_column("staleness", justify="right")
-    table.add_column("accuracy", justify="right")
-    table.add_column("ended", justify="right")
+    for head in ("samples/s", "of limit", "busy (%)", "staleness", "accuracy"):
+        table.add_column(head, justify="right")
+    if early:
+        table.add_column("ended")
     for name, group in runs.items():
         time = _mean_time(group)
         cells: list[str | Text] = [name]
@@ -40,11 +42,10 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
             f"{_mean(group, lambda s: s.samples_per_s):,.0f}",
             f"{_mean(group, lambda s: s.share_of_limit):.0%}",
             _busy(group),
-            f"{_mean(group, lambda s: s.staleness.mean):.1f} (≤ {max(s.staleness.max for s in group)})",
+            f"{_mean(group, lambda s: s.staleness.mean):.1f}, ≤ {max(s.staleness.max for s in group)}",
             _accuracy(group),
-            _ended(group),
         ]
-        table.add_row(*cells)
+        table.add_row(*cells, *([_ended(group)] if early else []))
     return table
 
 
@@ -67,12 +68,9 @@ def _busy(group: Sequence[Summary], most: int = 8) -> str:
     shares = [fmean(summary.busy[name] for summary in group) for name in names]
     if len(shares) > most:
         return f"{min(shares):.0%} to {max(shares):.0%}"
-    return " ".join(f"{share:.0%}" for share in shares)
+    return " ".join(f"{100 * share:.0f}" for share in shares)
 
 
 def _ended(group: Sequence[Summary]) -> str:
-    early = [summary for summary in group if summary.reason != "finished"]
-    if not early:
-        return f"at {_mean(group, lambda s: s.seconds):.1f} s"
-    kinds = {"diverged" if "diverged" in summary.reason else "early" for summary in early}
-    return " and ".join(sorted(kinds))
+    early = [summary.reason for summary in group if summary.reason != "finished"]
+    return ("diverged" if "diverged" in early[0] else early[0]) if early else "finished"
