@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass
 
 import torch
-from table import print_table
 from torch import nn
 
 from ownpace import make_algorithm, read_fleet
@@ -22,6 +21,7 @@ from ownpace.core.sampling import Permutations
 from ownpace.core.task import Task, TensorSamples
 from ownpace.engines import Job, run_virtual
 from ownpace.tasks.models import IMAGE_MODELS
+from table import print_table
 
 TURNS = 7
 BATCH = 32

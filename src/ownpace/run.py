@@ -15,7 +15,7 @@ from typing import Any, get_args
 from safetensors.torch import save_file
 
 from ownpace.algorithms import make_algorithm
-from ownpace.core.errors import InputError, unknown
+from ownpace.core.errors import InputError, OwnpaceError, unknown
 from ownpace.core.events import Event, to_line
 from ownpace.core.optimizer import OptimizerSpec
 from ownpace.core.sampling import Sampling
@@ -123,7 +123,7 @@ class Result:
 
     summary: Summary
     wall_seconds: float
-    error: BaseException | None
+    error: OwnpaceError | None
     folder: Path | None
 
     def as_dict(self) -> dict[str, object]:

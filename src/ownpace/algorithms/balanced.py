@@ -6,7 +6,8 @@
 
 All workers need about equally long, so nobody waits long; staleness stays zero and the global batch is fixed, so
 the result is that of Sync-SGD. Sizes follow the speeds while running: every worker's speed travels with its
-gradient, so all of them divide the next batch alike.
+gradient (a few bytes, which the virtual engine does not count), so all of them divide the next batch alike. Nobody is
+left without work: a worker whose share rounds to nothing takes one sample from the largest share.
 
 | paper | here |
 |---|---|

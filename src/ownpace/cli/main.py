@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, NoReturn
 
 import typer
@@ -12,9 +13,8 @@ import ownpace
 from ownpace.cli.compare import compare
 from ownpace.cli.list import list_
 from ownpace.cli.train import train
-from ownpace.core.errors import InputError, OwnpaceError
+from ownpace.core.errors import InputError, Interrupted, OwnpaceError
 
-INTERRUPTED = 130
 # What typer raises for bad usage; newer versions bring their own copy of click, where these live.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -49,16 +49,25 @@ def ownpace_(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line. What a user caused ends in one line and its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = app(args=arguments, standalone_mode=False)
     except ClickException as error:
-        message = error.format_message()  # type: ignore[attr-defined]
-        _fail(f"{message.rstrip('.')}; --help shows what is allowed", InputError.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; what there was has been written", INTERRUPTED)
+        _fail(_usage(error, arguments), InputError.exit_code)
     except OwnpaceError as error:
         _fail(str(error), error.exit_code)
+    if code == Interrupted.exit_code:  # before anything was begun
+        _fail("interrupted", code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: Exception, arguments: Sequence[str]) -> str:
+    """What was wrong with the options, what was given, and what to do."""
+    message: str = error.format_message()  # type: ignore[attr-defined]
+    options = getattr(getattr(error, "param", None), "opts", ())
+    given = [value for option, value in pairwise(arguments) if option in options]
+    was_given = f" (given: '{given[0]}')" if given else ""
+    return f"{message.rstrip('.')}{was_given}; --help shows what is allowed"
 
 
 def _fail(message: str, code: int) -> NoReturn:

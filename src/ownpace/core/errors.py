@@ -4,9 +4,10 @@
     ├── InputError       ValueError      2     something the user gave cannot be used
     ├── DivergenceError                  3     the loss is no longer finite
     ├── MachineDied                      4     a machine of the fleet died and nobody could go on
-    └── Deadlock                         5     an algorithm waits for something that cannot come
+    ├── Deadlock                         5     an algorithm waits for something that cannot come
+    └── Interrupted                    130     Ctrl-C, after what there is has been written
 
-Any other exception is a bug of ours and keeps its traceback (exit code 1); Ctrl-C exits with 130.
+Any other exception is a bug of ours and keeps its traceback (exit code 1).
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ class Deadlock(OwnpaceError):
     """Nothing is left to happen, yet somebody still waits: a fault in an algorithm."""
 
     exit_code = 5
+
+
+class Interrupted(OwnpaceError):
+    """The user pressed Ctrl-C."""
+
+    exit_code = 130
 
 
 def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> InputError:

@@ -77,18 +77,21 @@ class FlatOptimizer:
     """
 
     def __init__(self, layout: Layout, shard: Shard, like: Tensor, build: Build) -> None:
-        probe = build([nn.Parameter(torch.empty_like(like[:1]))])
-        if isinstance(probe, torch.optim.LBFGS | torch.optim.SparseAdam):
-            raise InputError(
-                f"{type(probe).__name__} cannot be used: it needs more than one dense gradient per step; "
-                "use SGD, Adam or another first-order optimizer"
-            )
-        self._whole = type(probe) in ELEMENTWISE.values() and len(probe.param_groups) == 1
         layers = [layer for layer in layout.layers if shard.start <= layer.start < shard.stop]
         self._sizes = [layer.stop - layer.start for layer in layers]
         self._shapes = [layer.shape for layer in layers]
+        self._whole = False
         self._parameters = [nn.Parameter(view) for view in self._views(like.clone())]
         self._optimizer = build(self._parameters)
+        if isinstance(self._optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+            raise InputError(
+                f"{type(self._optimizer).__name__} cannot be used: it needs more than one dense gradient per step; "
+                "use SGD, Adam or another first-order optimizer"
+            )
+        if type(self._optimizer) in ELEMENTWISE.values() and len(self._optimizer.param_groups) == 1:
+            self._whole = True
+            self._parameters = [nn.Parameter(like.clone())]
+            self._optimizer = build(self._parameters)
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         self._initial = self._take_state()
 

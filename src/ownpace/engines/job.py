@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.algorithm import Algorithm
-from ownpace.core.errors import InputError
+from ownpace.core.errors import InputError, OwnpaceError
 from ownpace.core.optimizer import OptimizerSpec
 from ownpace.core.sampling import Sampling
 from ownpace.core.settings import positive
@@ -27,7 +27,7 @@ class Job:
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     batch_size: int = 32
     micro_batch: int | None = None
-    """None: the whole batch at once."""
+    """Samples of one gradient computation, at the most (None: `batch_size`)."""
     samples: int | None = None
     """Stop after updates of this many samples."""
     seconds: float | None = None
@@ -64,6 +64,11 @@ class Job:
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
                 "make it smaller or leave it out"
             )
+        num_train = len(self.task.train_samples())
+        if self.batch_size > num_train:
+            raise InputError(
+                f"batch_size is {self.batch_size}, more than the {num_train} training samples; use at most {num_train}"
+            )
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
@@ -76,7 +81,7 @@ class Outcome:
     """How a run ended. A run that failed still hands back the last good model."""
 
     reason: str
-    error: BaseException | None
+    error: OwnpaceError | None
     model: dict[str, Tensor]
     """The evaluated model's parameters and buffers by name (empty where only time was simulated)."""
 

@@ -73,4 +73,6 @@ def _busy(group: Sequence[Summary], most: int = 8) -> str:
 
 def _ended(group: Sequence[Summary]) -> str:
     early = [summary.reason for summary in group if summary.reason != "finished"]
-    return ("diverged" if "diverged" in early[0] else early[0]) if early else "finished"
+    if not early:
+        return "finished"
+    return next((word for word in ("diverged", "interrupted", "killed") if word in early[0]), "early")

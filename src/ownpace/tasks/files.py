@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
 import tarfile
 import tempfile
 import urllib.error
@@ -96,9 +97,12 @@ def _download(source: Source, folder: Path) -> None:
 
 
 def _fetch(url: str, path: Path) -> None:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response, path.open("wb") as file:
-        while chunk := response.read(1 << 20):
-            file.write(chunk)
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response, path.open("wb") as file:
+            shutil.copyfileobj(response, file)
+    except urllib.error.HTTPError as error:
+        error.close()  # it holds the connection
+        raise
 
 
 def check(path: Path, digest: str) -> None:

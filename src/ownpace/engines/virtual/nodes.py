@@ -67,17 +67,17 @@ class Sent(Message, Due):
 class Computed(Gradient, Due):
     """A gradient that is being computed."""
 
-    __slots__ = ("done", "task", "worker")
+    __slots__ = ("done", "start", "task", "worker")
     worker: VirtualWorker
+    start: float
 
     def happen(self) -> None:
         worker = self.worker
         worker.samples += self.samples
         worker.compute_s += self.seconds
         if worker._run.detail:
-            now = worker._clock._now
-            event = events.Compute(now - self.seconds, now, worker.name, self.samples, self.versions[0])
-            worker._run.emit(event)
+            end = worker._clock._now
+            worker._run.emit(events.Compute(self.start, end, worker.name, self.samples, self.versions[0]))
 
     def __await__(self) -> Generator[Due, None, Gradient]:
         if not self.done:
@@ -417,6 +417,7 @@ class VirtualWorker(VirtualLearner):
         else:
             total, loss = run.learning.initial, math.nan
         computed = Computed(total, samples, self._versions, loss, end - start)
+        computed.start = start
         computed.done = False
         computed.task = None
         computed.worker = self

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core import events
-from ownpace.core.errors import Deadlock, InputError, MachineDied, OwnpaceError
+from ownpace.core.errors import Deadlock, Interrupted, MachineDied, OwnpaceError
 from ownpace.core.flat import Buffers
 from ownpace.core.optimizer import FlatOptimizer
 from ownpace.core.sampling import derive, make_sampler
@@ -65,10 +65,8 @@ class VirtualRun:
         self.learning: Learning = (
             TimingOnly(job.task) if job.timing_only else RealLearning(job.task, torch.device(job.device))
         )
-        self.num_train = len(job.task.train_samples())
-        _check_batch(job, self.num_train)
-        num_workers = len(job.fleet.workers)
-        self.sampler = None if job.timing_only else make_sampler(job.sampling, self.num_train, num_workers, job.seed)
+        num_train, num_workers = len(job.task.train_samples()), len(job.fleet.workers)
+        self.sampler = None if job.timing_only else make_sampler(job.sampling, num_train, num_workers, job.seed)
         self._no_indices = torch.empty(0, dtype=torch.int64)
         self.real = not job.timing_only
         self.budget = job.samples or math.inf
@@ -80,10 +78,10 @@ class VirtualRun:
         self._staleness_max = 0
         self.deadline_s = math.inf if job.seconds is None else job.seconds
         self._on_progress = on_progress
-        self._eval_every = job.eval_every or (job.samples // 40 if job.samples else self.num_train // 4) or 1
+        self._eval_every = job.eval_every or (job.samples // 40 if job.samples else num_train // 4) or 1
         self._next_eval = math.inf if job.timing_only else self._eval_every
         self._evaluated_at: int | None = None
-        self._tick_every = max(1, (job.samples or 100 * self.num_train) // _TICKS)
+        self._tick_every = max(1, (job.samples or 100 * num_train) // _TICKS)
         self._next_tick = 0 if on_progress else math.inf
         self._next_mark = min(self._next_eval, self._next_tick)
         self._collectives: dict[tuple[Group, int], Collective] = {}
@@ -138,8 +136,7 @@ class VirtualRun:
     def run(self) -> Outcome:
         """Start everybody, let time pass, and close the books, whatever happens."""
         self.emit(self._header())
-        reason = "finished"
-        error: BaseException | None = None
+        error: OwnpaceError | None = None
         try:
             self._evaluate()
             self._start()
@@ -148,13 +145,14 @@ class VirtualRun:
             self._evaluate()
         except EmptySchedule:
             error = Deadlock(self._who_waits())
-        except (OwnpaceError, KeyboardInterrupt) as raised:
+        except OwnpaceError as raised:
             error = raised
+        except KeyboardInterrupt:
+            error = Interrupted(f"interrupted at sample {self._samples}; what there was has been written")
         finally:
             for task in self._tasks:
                 task.close()  # servers and communicators would go on for ever
-        if error is not None:
-            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        reason = "finished" if error is None else str(error)
         self.emit(self._footer(reason))
         return Outcome(reason, error, self.learning.export(self._values(), self._buffers()))
 
@@ -313,10 +311,3 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _ignore() -> None:
     pass
-
-
-def _check_batch(job: Job, num_train: int) -> None:
-    if job.batch_size > num_train:
-        raise InputError(
-            f"batch_size is {job.batch_size}, more than the {num_train} training samples; use at most {num_train}"
-        )

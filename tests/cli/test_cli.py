@@ -1,0 +1,214 @@
+"""The command line, as users meet it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ownpace.cli.main import main
+from ownpace.core.events import read_events
+from ownpace.report import summarize
+from ownpace.tasks import Digits
+
+KEYS = {
+    *("algorithm", "engine", "task", "seed", "seconds", "wall_seconds", "samples", "updates", "samples_per_s"),
+    *("share_of_limit", "accuracy", "best_accuracy", "loss", "time_to_target", "staleness", "busy"),
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OWNPACE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing answers there: no test goes online
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+
+
+def run(capfd, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    out, err = capfd.readouterr()
+    return stopped.value.code, out, err
+
+
+def test_train_writes_a_folder_and_prints_json_last(capfd, tmp_path):
+    code, out, _ = run(capfd, "train", "--epochs", "8", "--momentum", "0.9", "--target", "0.8", "--json", "--out", "r")
+    assert code == 0
+    result = json.loads(out.splitlines()[-1])
+    assert set(result) >= KEYS
+    assert set(result["staleness"]) == {"mean", "max"}
+    assert list(result["busy"]) == ["worker-0", "worker-1", "worker-2", "worker-3"]
+    assert result["time_to_target"] < result["seconds"]
+
+    folder = tmp_path / "r"
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["seed"], config["samples"], config["fleet"]["machine"][0]["samples_per_s"]) == (0, 11496, 4000)
+    assert json.loads((folder / "summary.json").read_text()) == result
+    assert summarize(read_events(folder / "events.jsonl")).accuracy == result["accuracy"]
+    model = Digits().model()
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    assert Digits().score(model, Digits().test_samples()).accuracy == result["accuracy"]
+
+
+def test_train_shows_a_table_and_a_figure(capfd, tmp_path):
+    code, out, _ = run(capfd, "train", "--algorithm", "stale", "-p", "staleness=1", "--epochs", "1", "--out", "r")
+    assert code == 0
+    assert "stale" in out
+    assert (tmp_path / "r" / "figure.png").stat().st_size > 10_000
+
+
+def test_compare_shows_all(capfd, tmp_path):
+    arguments = "compare --fleet mild --seeds 0,1 --epochs 2 -p stale.staleness=0 --out r --json"
+    code, out, err = run(capfd, *arguments.split())
+    assert code == 0
+    result = json.loads(out.splitlines()[-1])
+    assert [r["algorithm"] for r in result["runs"]] == ["sync"] * 2 + ["async"] * 2 + ["stale"] * 2 + ["balanced"] * 2
+    assert {r["seed"] for r in result["runs"]} == {0, 1}
+    assert "mean of 2 seeds" in err
+    config = json.loads((tmp_path / "r" / "stale-1" / "config.json").read_text())
+    assert config["parameters"] == {"staleness": 0}
+    assert (tmp_path / "r" / "figure.png").exists()
+
+
+def test_compare_goes_on_when_one_diverges(capfd):
+    arguments = ("compare", "--task", "quadratic", "--lr", "1.0", "-t", "curvature=1.9", "--momentum", "0.5")
+    code, out, _ = run(capfd, *arguments, "--algorithms", "sync,async", "--epochs", "30")
+    assert code == 0
+    assert "diverged" in out
+    code, _, err = run(capfd, "compare", "--algorithms", "sync,async", "--lr", "1e9", "--task", "quadratic")
+    assert code == 3
+    assert "diverged" in err
+
+
+def test_list_names_everything(capfd):
+    code, out, _ = run(capfd, "list", "--json")
+    listed = json.loads(out)
+    assert code == 0
+    assert set(listed) == {"algorithms", "tasks", "fleets"}
+    assert listed["algorithms"]["stale"]["parameters"] == {"staleness": "3"}
+    code, out, _ = run(capfd, "list")
+    assert code == 0
+    for name in (*listed["algorithms"], *listed["tasks"], *listed["fleets"]):
+        assert name in out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["train", "--help"], ["compare", "--help"], ["--version"]])
+def test_help_teaches(capfd, arguments):
+    code, out, _ = run(capfd, *arguments)
+    assert code == 0
+    assert "ownpace" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train --algorithm snyc", ["unknown algorithm 'snyc'", "did you mean 'sync'", "async, balanced"]),
+        ("train --task mnits", ["unknown task 'mnits'", "mnist"]),
+        ("train --model resnet99", ["unknown model for digits 'resnet99'", "lenet"]),
+        ("train --fleet setep", ["unknown fleet 'setep'", "did you mean 'steep'", "4,2,1,1"]),
+        ("train --fleet 4,-2", ["fleet '4,-2'", "not above 0"]),
+        ("train --fleet none.toml", ["none.toml does not exist"]),
+        ("train --engine real", ["unknown engine 'real'", "virtual"]),
+        ("train --optimizer adamm", ["unknown optimizer 'adamm'", "adam"]),
+        ("train --schedule cosin", ["unknown schedule 'cosin'", "cosine"]),
+        ("train --sampling que", ["unknown sampling 'que'", "queue"]),
+        ("train -p staleness=3", ["unknown key in the parameters of sync: 'staleness'"]),
+        ("train --algorithm stale -p staleness", ["-p was given 'staleness'", "NAME=VALUE"]),
+        ("train --algorithm stale -p staleness=much", ["staleness", "'much'", "whole number"]),
+        ("train --algorithm stale -p staleness=-1", ["staleness is -1", "at least 0"]),
+        ("train --batch-size 100000", ["batch_size is 100000", "1437 training samples"]),
+        ("train --batch-size 0", ["batch_size is 0", "above 0"]),
+        ("train --micro-batch 64", ["micro_batch is 64", "batch size of 32"]),
+        ("train --target 95", ["target is 95.0", "between 0 and 1"]),
+        ("train --stop-at-target", ["needs a target"]),
+        ("train --samples 0", ["samples is 0", "above 0"]),
+        ("train --epochs nan", ["epochs is nan", "above 0"]),
+        ("train --lr -1", ["lr is -1.0", "above 0"]),
+        ("train --device tpu9", ["device 'tpu9'", "use cpu"]),
+        ("train --task mnist", ["mnist is not in", "OWNPACE_DATA"]),
+        ("train --task svmlight -t path=gone.txt", ["there is no file gone.txt"]),
+        ("train --task svmlight", ["lacks path"]),
+        ("train --lr fast", ["fast", "--help"]),
+        ("train --fast", ["--fast", "--help"]),
+        ("trian", ["trian", "--help"]),
+        ("compare --algorithms sync,snyc", ["unknown algorithm 'snyc'"]),
+        ("compare --algorithms sync,sync", ["each once"]),
+        ("compare --seeds a", ["--seed was given 'a'"]),
+        ("compare -p staleness=3", ["say for which algorithm"]),
+        ("compare -p state.staleness=3", ["unknown algorithm in -p: 'state'"]),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capfd, tmp_path, arguments, words):
+    code, out, err = run(capfd, *arguments.split())
+    assert code == 2
+    assert out == ""
+    assert err.startswith("ownpace: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_earlier_run_is_not_lost(capfd, tmp_path):
+    arguments = ("train", "--epochs", "1", "--out", "r", "--json")
+    assert run(capfd, *arguments)[0] == 0
+    code, _, err = run(capfd, *arguments)
+    assert code == 2
+    assert "already holds a run" in err
+    assert run(capfd, *arguments, "--overwrite")[0] == 0
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    code, _, err = run(capfd, "train", "--out", "file")
+    assert code == 2
+    assert "is a file" in err
+
+
+def test_divergence_has_its_own_exit_code_and_keeps_what_there_is(capfd, tmp_path):
+    code, out, err = run(capfd, "train", "--task", "quadratic", "--lr", "1e9", "--out", "r", "--json")
+    assert code == 3
+    assert "diverged" in err
+    assert "at sample" in err
+    assert json.loads(out.splitlines()[-1])["reason"] in err
+    assert {path.name for path in (tmp_path / "r").iterdir()} >= {"config.json", "events.jsonl", "summary.json"}
+
+
+def test_a_dead_machine_has_its_own_exit_code(capfd, tmp_path):
+    text = "[[machine]]\nsamples_per_s = 1000\ncount = 2\n[[fault]]\nworker = 'worker-1'\nat_s = 0.5\nkind = 'kill'\n"
+    (tmp_path / "f.toml").write_text(text, encoding="utf-8")
+    code, _, err = run(capfd, "train", "--fleet", "f.toml")
+    assert code == 4
+    assert "worker-1 was killed at 0.5 s" in err
+
+
+def test_ctrl_c_writes_what_there_is(tmp_path):
+    command = [sys.executable, "-m", "ownpace", "train", "--epochs", "100000", "--out", "r"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    events = tmp_path / "r" / "events.jsonl"
+    deadline = time.monotonic() + 60
+    while not (events.exists() and events.stat().st_size > 50_000):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.startswith("ownpace: interrupted at sample ")
+    assert err.endswith("; what there was has been written\n")
+    summary = summarize(read_events(events))
+    assert summary.reason.startswith("interrupted")
+    assert summary.samples > 0
+    assert load_file(tmp_path / "r" / "model.safetensors")["1.weight"].dtype == torch.float32
+
+
+def test_timing_only_has_no_accuracy(capfd):
+    code, out, _ = run(capfd, "train", "--timing-only", "--fleet", "steep", "--epochs", "5", "--json", "--no-detail")
+    result = json.loads(out.splitlines()[-1])
+    assert code == 0
+    assert result["accuracy"] is None
+    assert result["share_of_limit"] > 0.2

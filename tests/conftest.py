@@ -1,0 +1,12 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import settings
+
+# Tests run side by side; a second thread in each would only fight over the same cores.
+torch.set_num_threads(1)
+
+settings.register_profile("ownpace", deadline=None, print_blob=True)
+settings.load_profile("ownpace")

@@ -1,0 +1,132 @@
+"""Models as flat vectors."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from ownpace.core.errors import InputError
+from ownpace.core.flat import FlatModel, Layout
+from ownpace.core.task import Task, TensorSamples
+from ownpace.core.values import Gradient
+from ownpace.tasks import Digits
+
+
+class Tiny(Task):
+    """A net with BatchNorm and a parameter that the loss does not use."""
+
+    def model(self) -> nn.Module:
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+        model.register_parameter("unused", nn.Parameter(torch.ones(5)))
+        return model
+
+    def train_samples(self) -> TensorSamples:
+        generator = torch.Generator().manual_seed(1)
+        return TensorSamples(torch.randn(20, 3, generator=generator), torch.arange(20) % 2)
+
+    def test_samples(self) -> TensorSamples:
+        return self.train_samples()
+
+
+def flat_gradients(model: nn.Module) -> torch.Tensor:
+    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def test_gradient_is_the_sum_over_samples_of_their_gradients():
+    task = Digits(model_name="mlp")
+    model = FlatModel(task, torch.device("cpu"))
+    inputs, targets = task.train_samples().pick(torch.arange(7))
+    model.bind(model.initial, [])
+    total, loss = model.gradient(inputs, targets)
+
+    expected, expected_loss = torch.zeros_like(total), 0.0
+    for index in range(7):
+        model.module.zero_grad()
+        one = task.objective(model.module, inputs[index : index + 1], targets[index : index + 1])
+        one.backward()
+        expected += flat_gradients(model.module)
+        expected_loss += one.item()
+    torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-5)
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+
+
+def test_bind_points_at_the_vector_and_copies_nothing():
+    model = FlatModel(Tiny(), torch.device("cpu"))
+    values = torch.arange(float(model.layout.size))
+    model.bind(values, model.new_buffers())
+    assert next(p.data_ptr() for p in model.module.parameters()) == values.data_ptr()
+    assert torch.equal(torch.cat([p.detach().reshape(-1) for p in model.module.parameters()]), values)
+
+
+def test_unused_parameters_get_zero():
+    model = FlatModel(Tiny(), torch.device("cpu"))
+    unused = next(layer for layer in model.layout.layers if layer.name == "unused")
+    model.bind(model.initial, model.new_buffers())
+    total, _ = model.gradient(*Tiny().train_samples().pick(torch.arange(8)))
+    assert torch.count_nonzero(total[unused.start : unused.stop]) == 0
+    assert torch.count_nonzero(total) > 0
+
+
+def test_each_worker_keeps_its_own_buffers_and_their_mean_is_evaluated():
+    model = FlatModel(Tiny(), torch.device("cpu"))
+    mine, yours = model.new_buffers(), model.new_buffers()
+    samples = Tiny().train_samples()
+    model.bind(model.initial, mine)
+    model.gradient(*samples.pick(torch.arange(10)))
+    model.gradient(*samples.pick(torch.arange(10)))
+    assert not torch.equal(mine[0], yours[0])
+    mean = model.mean_buffers([mine, yours])
+    torch.testing.assert_close(mean[0], (mine[0] + yours[0]) / 2)
+    assert int(mean[2]) == 2  # the count of batches is not averaged
+    assert int(yours[2]) == 0
+
+
+def test_frozen_parameters_stay_out():
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    assert [layer.name for layer in Layout(model).layers] == ["weight"]
+
+
+def test_nothing_to_train_and_mixed_types_are_refused():
+    frozen = nn.Linear(3, 2).requires_grad_(False)
+    with pytest.raises(InputError, match="no trainable parameters"):
+        Layout(frozen)
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    with pytest.raises(InputError, match=r"float32, torch\.float64"):
+        Layout(mixed)
+
+
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=12), data=st.data())
+def test_shards_are_whole_layers_in_order_and_cover_everything(sizes, data):
+    module = nn.ParameterList([nn.Parameter(torch.zeros(size)) for size in sizes])
+    layout = Layout(module)
+    count = data.draw(st.integers(1, len(sizes)))
+    shards = layout.shards(count)
+    edges = {layer.start for layer in layout.layers} | {layout.size}
+    assert len(shards) == count
+    assert [shard.index for shard in shards] == list(range(count))
+    assert shards[0].start == 0
+    assert shards[-1].stop == layout.size
+    assert all(a.stop == b.start for a, b in itertools.pairwise(shards))
+    assert all(shard.stop > shard.start and shard.start in edges for shard in shards)
+
+
+def test_more_shards_than_layers_are_refused():
+    with pytest.raises(InputError, match="3 servers, but the model has only 2 layers"):
+        Layout(nn.Linear(2, 2)).shards(3)
+
+
+def test_gradients_add_as_unions_of_samples():
+    a = Gradient(torch.tensor([2.0, 4.0]), 2, (3,), 1.0, 0.5, torch.tensor([1.0]))
+    b = Gradient(torch.tensor([10.0, 0.0]), 3, (2,), 2.0, 0.25)
+    union = a + b
+    assert union.mean.tolist() == pytest.approx([12 / 5, 4 / 5])
+    assert (union.samples, union.versions, union.loss, union.seconds) == (5, (2,), 3.0, 0.75)
+    assert union.notes is not None
+    assert union.notes.tolist() == [1.0]

@@ -1,0 +1,136 @@
+"""Fleets and their files."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ownpace.core.errors import InputError
+from ownpace.fleet import PRESETS, Fleet, Machine, Slowdown, fleet_from, read_fleet, read_toml
+
+FILE = """
+[[machine]]
+name = "new"
+count = 2
+samples_per_s = 4000
+jitter = 0.1
+io_s_per_sample = 0.0
+[[machine.slowdown]]
+from_s = 60
+until_s = 120
+factor = 3.0
+[[machine]]
+samples_per_s = 1000
+[network]
+bandwidth_bytes_per_s = 1.25e8
+latency_s = 1e-4
+[[server]]
+bandwidth_bytes_per_s = 1.25e8
+[[fault]]
+worker = "new-1"
+at_s = 30
+kind = "kill"
+back_at_s = 45
+"""
+
+
+def write(tmp_path, text):
+    path = tmp_path / "fleet.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_file_of_the_documentation(tmp_path):
+    fleet = read_toml(write(tmp_path, FILE))
+    assert [worker.name for worker in fleet.workers] == ["new-0", "new-1", "worker-0"]
+    assert fleet.machine[0].slowdown == (Slowdown(from_s=60, until_s=120, factor=3.0),)
+    assert fleet.network.latency_s == 1e-4
+    assert fleet.fault[0].back_at_s == 45
+
+
+def test_only_the_pace_is_needed(tmp_path):
+    fleet = read_toml(write(tmp_path, "[[machine]]\nsamples_per_s = 5\n"))
+    assert fleet == Fleet(machine=(Machine(samples_per_s=5),))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[machine]\n", "is not valid TOML"),
+        ("[[machine]]\nsamples_per_s = 1\nsped = 2\n", "unknown key in [[machine]] number 1: 'sped'"),
+        ("[[machine]]\nname = 'x'\n", "[[machine]] number 1 lacks samples_per_s"),
+        ("[[machine]]\nsamples_per_s = -1\n", "[[machine]] number 1: samples_per_s is -1.0; it must be above 0"),
+        ("[[machine]]\nsamples_per_s = nan\n", "samples_per_s is nan"),
+        ("[[machine]]\nsamples_per_s = 'fast'\n", "samples_per_s in [[machine]] number 1 is 'fast'"),
+        ("[[machine]]\nsamples_per_s = 1\ncount = 0\n", "count is 0; it must be above 0"),
+        ("[network]\nlatency = 1\n[[machine]]\nsamples_per_s = 1", "unknown key in [network]: 'latency'"),
+        ("[[machine]]\nsamples_per_s = 1\n[[machine.slowdown]]\nfrom = 1\n", "[[machine.slowdown]] of [[machine]]"),
+        ("[[machines]]\nsamples_per_s = 1\n", "unknown key at the top of the file: 'machines'; did you mean 'machine'"),
+        ("[machine]\nsamples_per_s = 1\n", "machine must be a list of tables, each headed [[machine]]"),
+        ("network = 3\n[[machine]]\nsamples_per_s = 1\n", "network must be one table"),
+        ("", "the fleet has no workers"),
+        ("[[machine]]\nsamples_per_s=1\n[[fault]]\nworker='w'\nat_s=1\n", "names the worker 'w', which is not in"),
+        ("[[machine]]\nsamples_per_s=1\n[[fault]]\nworker='worker-0'\nat_s=1\nkind='pause'\n", "needs back_at_s"),
+        ("[[machine]]\nsamples_per_s=1\n[[fault]]\nworker='worker-0'\nat_s=1\nkind='x'\n", "allowed: kill, pause"),
+    ],
+)
+def test_bad_files_name_the_key_and_its_table(tmp_path, text, message):
+    with pytest.raises(InputError) as caught:
+        read_toml(write(tmp_path, text))
+    assert message in str(caught.value)
+    assert "fleet.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["4,x", "", "1,,2", "-1,2", "0", "inf", "stepe", "nowhere.toml"])
+def test_bad_shorthands(text):
+    with pytest.raises(InputError) as caught:
+        read_fleet(text)
+    assert repr(text) in str(caught.value) or text in str(caught.value)
+
+
+def test_shorthand_and_presets():
+    assert [worker.machine.samples_per_s for worker in read_fleet("4,2,1,0.5").workers] == [4000, 2000, 1000, 500]
+    for name, (about, fleet) in PRESETS.items():
+        assert read_fleet(name) is fleet
+        assert about
+        assert len(fleet.workers) == 4
+
+
+def test_overlapping_slowdowns_are_refused():
+    slow = (Slowdown(from_s=0, until_s=2, factor=2), Slowdown(from_s=1, until_s=3, factor=2))
+    with pytest.raises(InputError, match="overlap at 1 s"):
+        Machine(samples_per_s=1, slowdown=slow)
+
+
+def test_limit_counts_jitter_slowdowns_and_pauses():
+    slow = Slowdown(from_s=5, until_s=10, factor=2)
+    fleet = fleet_from(
+        {
+            "machine": [{"samples_per_s": 100, "jitter": 0.5}, {"samples_per_s": 10, "name": "slow", "slowdown": []}],
+            "fault": [{"worker": "slow-0", "at_s": 0, "kind": "pause", "back_at_s": 5}],
+        }
+    )
+    steady = 100 / (1 + 0.5 * math.sqrt(2 / math.pi))
+    assert fleet.limit_samples_per_s(10) == pytest.approx(steady + 10 * 0.5)
+    slowed = Fleet(machine=(Machine(samples_per_s=10, slowdown=(slow,)),))
+    assert slowed.limit_samples_per_s(20) == pytest.approx(10 * 17.5 / 20)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=5), st.floats(0.1, 50))
+def test_mean_rate_is_the_integral_of_the_rate(lengths, until):
+    """Against a sum over small pieces."""
+    edges, slow, start = [], [], 0.0
+    for index, length in enumerate(lengths):
+        if index % 2 == 0:
+            slow.append(Slowdown(from_s=start, until_s=start + length, factor=1.0 + index))
+        start += length
+        edges.append(start)
+    worker = Fleet(machine=(Machine(samples_per_s=1, slowdown=tuple(slow)),)).workers[0]
+    pieces = 4000
+    points = [(k + 0.5) * until / pieces for k in range(pieces)]
+    rates = [next((1 / s.factor for s in slow if s.from_s <= t < s.until_s), 1.0) for t in points]
+    assert worker.mean_rate(until) == pytest.approx(sum(rates) / pieces, rel=5e-3)

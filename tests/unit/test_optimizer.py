@@ -1,0 +1,118 @@
+"""Any torch optimizer as a pure function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ownpace.core.errors import InputError
+from ownpace.core.flat import Layout
+from ownpace.core.optimizer import ELEMENTWISE, FlatOptimizer, OptimizerSpec
+from ownpace.core.values import Shard
+
+LAYERWISE = {"adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1)}
+ALL = {
+    **{name: (lambda p, cls=cls: cls(p, lr=0.1)) for name, cls in ELEMENTWISE.items()},
+    **LAYERWISE,
+    "sgd with all": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True),
+}
+
+
+def make_module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+
+def gradients(count: int, size: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(size, generator=generator) for _ in range(count)]
+
+
+def whole(layout: Layout) -> Shard:
+    return Shard(0, 0, layout.size)
+
+
+@pytest.mark.parametrize("build", ALL.values(), ids=ALL)
+def test_steps_are_those_of_torch(build):
+    module = make_module()
+    layout, values = Layout(module), flat(module)
+    ours = FlatOptimizer(layout, whole(layout), values, build)
+    state = ours.initial_state()
+    theirs = build(module.parameters())
+    for gradient in gradients(5, layout.size):
+        values, state = ours.step(values, state, gradient)
+        for parameter, part in zip(module.parameters(), layout.views(gradient), strict=True):
+            parameter.grad = part.clone()
+        theirs.step()
+    torch.testing.assert_close(values, flat(module), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", ALL.values(), ids=ALL)
+def test_a_step_not_taken_leaves_no_trace(build):
+    module = make_module()
+    layout, start = Layout(module), flat(module)
+    first, second, third = gradients(3, layout.size)
+    optimizer = FlatOptimizer(layout, whole(layout), start, build)
+    before, before_state = optimizer.step(start, optimizer.initial_state(), first)
+    kept = before.clone()
+
+    plain, _ = optimizer.step(before, before_state, second)
+    optimizer.step(before, before_state, third)  # peeked at, thrown away
+    again, _ = optimizer.step(before, before_state, second)
+    assert torch.equal(before, kept)
+    assert torch.equal(plain, again)
+
+
+def test_several_groups_keep_their_own_settings():
+    def build(parameters):
+        weights, biases = [], []
+        for parameter in parameters:
+            (weights if parameter.dim() > 1 else biases).append(parameter)
+        groups = [{"params": group, "lr": lr} for group, lr in ((weights, 0.1), (biases, 1.0)) if group]
+        return torch.optim.SGD(groups)
+
+    module = make_module()
+    layout, values = Layout(module), flat(module)
+    # Seen as one vector, everything would be a bias: the layers must be seen as they are.
+    optimizer = FlatOptimizer(layout, whole(layout), values, build)
+    stepped, _ = optimizer.step(values, optimizer.initial_state(), torch.ones(layout.size))
+    moved = layout.views(values - stepped)
+    for layer, part in zip(layout.layers, moved, strict=True):
+        expected = 0.1 if len(layer.shape) > 1 else 1.0
+        torch.testing.assert_close(part, torch.full(layer.shape, expected), rtol=1e-5, atol=1e-6)
+
+
+def test_lr_factor_scales_every_group():
+    module = make_module()
+    layout, values = Layout(module), flat(module)
+    optimizer = FlatOptimizer(layout, whole(layout), values, OptimizerSpec(lr=0.5).build)
+    stepped, _ = optimizer.step(values, optimizer.initial_state(), torch.ones(layout.size), lr_factor=0.1)
+    torch.testing.assert_close(values - stepped, torch.full_like(values, 0.05), rtol=1e-5, atol=1e-6)
+    again, _ = optimizer.step(values, optimizer.initial_state(), torch.ones(layout.size))
+    torch.testing.assert_close(values - again, torch.full_like(values, 0.5), rtol=1e-5, atol=1e-6)
+
+
+def test_optimizers_that_need_more_than_a_gradient_are_refused():
+    module = make_module()
+    with pytest.raises(InputError, match="LBFGS cannot be used"):
+        FlatOptimizer(Layout(module), whole(Layout(module)), flat(module), torch.optim.LBFGS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "sdg"}, "unknown optimizer 'sdg'; did you mean 'sgd'"),
+        ({"lr": 0.0}, "lr is 0.0; it must be above 0"),
+        ({"momentum": -0.1}, "momentum is -0.1"),
+        ({"name": "adam", "momentum": 0.9}, "adam has none"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        OptimizerSpec(**settings)
