@@ -1,0 +1,36 @@
+# Everything runs in a virtual environment in the tree, made on first use. Needs Python 3.11 or later.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test check bench clean
+help:  ## what there is to make
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ownpace needs Python 3.11 or later; say which: make PYTHON=python3.12 …"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: .venv/ready  ## four algorithms on four machines of different pace: a table and a figure
+	$(BIN)/ownpace compare --fleet 4,2,1,1 --task digits --lr 0.02 --momentum 0.9 --epochs 40 --target 0.96 \
+	  --out runs/demo --overwrite
+
+test: check  ## checks and all tests but the slow ones
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+check: .venv/ready  ## lint, format, types, import contracts, spelling
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache > .venv/contracts.txt || { cat .venv/contracts.txt; exit 1; }
+	$(BIN)/codespell src tests docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
+	@sh scripts/sizes
+
+bench: .venv/ready  ## the figures of docs/results, about ten minutes on a machine that does nothing else
+	$(BIN)/python benchmarks/timing_only.py
+	$(BIN)/python benchmarks/real_gradients.py
+
+clean:  ## remove the environment and all results
+	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
