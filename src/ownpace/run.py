@@ -8,25 +8,29 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from safetensors.torch import save_file
 
 from ownpace.algorithms import make_algorithm
+from ownpace.core.algorithm import Algorithm
 from ownpace.core.errors import InputError, OwnpaceError, unknown
 from ownpace.core.events import Event, to_line
-from ownpace.core.optimizer import OptimizerSpec
+from ownpace.core.optimizer import Build, OptimizerSpec
 from ownpace.core.sampling import Sampling
 from ownpace.core.schedule import Schedule, Shape
 from ownpace.core.settings import positive
+from ownpace.core.task import Task
 from ownpace.engines import ENGINES, Job
 from ownpace.engines.job import OnProgress
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.tasks import make_task, models_of
 
+DEFAULT_EPOCHS = 20
+MOST_SAMPLES = 10**15
 CONFIG, EVENTS, MODEL, SUMMARY = "config.json", "events.jsonl", "model.safetensors", "summary.json"
 
 
@@ -34,10 +38,12 @@ CONFIG, EVENTS, MODEL, SUMMARY = "config.json", "events.jsonl", "model.safetenso
 class Config:
     """A run, complete, in the words that users use. It is saved beside the results."""
 
-    algorithm: str = "sync"
+    algorithm: str | Algorithm = "sync"
+    """A name, or an algorithm of your own."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """The algorithm's, by name."""
-    task: str = "digits"
+    """Those of the algorithm of that name."""
+    task: str | Task = "digits"
+    """A name, or a task of your own."""
     task_parameters: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
     fleet: str | Fleet = "4,2,1,1"
@@ -46,14 +52,16 @@ class Config:
     """Samples that each worker contributes to one update."""
     micro_batch: int | None = None
     """Samples of one gradient computation (None: the whole batch)."""
-    optimizer: str = "sgd"
-    lr: float = 0.1
+    optimizer: str | Build = "sgd"
+    """A name, or a function that makes a torch optimizer of parameters, and then has lr and the rest its own way."""
+    lr: float = 0.05
     momentum: float = 0.0
     weight_decay: float = 0.0
     schedule: str = "constant"
     warmup_samples: int = 0
     samples: int | None = None
     epochs: float | None = None
+    """Without samples, epochs and seconds: 20 epochs."""
     seconds: float | None = None
     target: float | None = None
     stop_at_target: bool = False
@@ -78,20 +86,21 @@ class Config:
         ):
             if value not in known:
                 raise unknown(name, value, known)
-        algorithm = make_algorithm(self.algorithm, self.parameters)
-        task = make_task(self.task, self.model, self.task_parameters)
+        algorithm = self.algorithm
+        if isinstance(algorithm, str):
+            algorithm = make_algorithm(algorithm, self.parameters)
+        task = self.task
+        if isinstance(task, str):
+            task = make_task(task, self.model, self.task_parameters)
         fleet = self.fleet if isinstance(self.fleet, Fleet) else read_fleet(self.fleet)
         optimizer = OptimizerSpec(
-            name=self.optimizer,
+            name=self.optimizer if isinstance(self.optimizer, str) else "sgd",
+            custom=None if isinstance(self.optimizer, str) else self.optimizer,
             lr=self.lr,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             schedule=Schedule(shape=self.schedule, warmup_samples=self.warmup_samples),  # type: ignore[arg-type]
         )
-        samples = self.samples
-        if samples is None and self.epochs is not None:
-            positive(epochs=self.epochs)
-            samples = round(self.epochs * len(task.train_samples()))
         return Job(
             algorithm=algorithm,
             task=task,
@@ -99,7 +108,7 @@ class Config:
             optimizer=optimizer,
             batch_size=self.batch_size,
             micro_batch=self.micro_batch,
-            samples=samples,
+            samples=self._num_samples(task),
             seconds=self.seconds,
             target=self.target,
             stop_at_target=self.stop_at_target,
@@ -110,11 +119,23 @@ class Config:
             detail=self.detail,
             device=self.device,
             labels={
-                "algorithm": self.algorithm,
-                "task": self.task,
-                "model": self.model or models_of(self.task)[0],
+                "algorithm": self.algorithm if isinstance(self.algorithm, str) else type(self.algorithm).__name__,
+                "task": self.task if isinstance(self.task, str) else type(self.task).__name__,
+                "model": self.model or (models_of(self.task)[0] if isinstance(self.task, str) else ""),
             },
         )
+
+    def _num_samples(self, task: Task) -> int | None:
+        if self.samples is not None and self.epochs is not None:
+            raise InputError(f"samples is {self.samples} and epochs is {self.epochs}; give one of them")
+        positive(epochs=self.epochs)
+        if self.samples is not None or (self.epochs is None and self.seconds is not None):
+            return self.samples
+        epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
+        samples = round(min(epochs * len(task.train_samples()), MOST_SAMPLES))
+        if not 0 < samples < MOST_SAMPLES:
+            raise InputError(f"epochs is {epochs}, which makes {samples:,} samples; choose another number")
+        return samples
 
 
 @dataclass(frozen=True)
@@ -163,7 +184,11 @@ def execute(
             if on_event is not None:
                 on_event(event)
 
-        outcome = ENGINES[config.engine](job, emit, on_progress)
+        try:
+            outcome = ENGINES[config.engine](job, emit, on_progress)
+        except InputError:
+            folder.discard()
+            raise
         result = Result(builder.summary(), time.perf_counter() - started, outcome.error, out)
         folder.write_result(result, outcome.model)
     return result
@@ -200,10 +225,7 @@ class RunFolder:
         self._path = path
         if path is None:
             return
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file; --out takes a folder")
-        if (path / CONFIG).exists() and not overwrite:
-            raise InputError(f"{path} already holds a run; choose another folder with --out, or add --overwrite")
+        self.check(path, overwrite=overwrite)
         try:
             path.mkdir(parents=True, exist_ok=True)
             for name in (MODEL, SUMMARY):
@@ -211,6 +233,26 @@ class RunFolder:
             self._events = (path / EVENTS).open("w", encoding="utf-8")
         except OSError as error:
             raise InputError(f"the folder {path} cannot be written: {error}; choose another with --out") from None
+
+    @staticmethod
+    def check(path: Path, *, overwrite: bool) -> None:
+        """Raise if a run must not be written there."""
+        try:
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{path} is a file; --out takes a folder")
+            if (path / CONFIG).exists() and not overwrite:
+                raise InputError(f"{path} already holds a run; choose another folder with --out, or add --overwrite")
+        except OSError as error:
+            raise InputError(f"the folder {path} cannot be used: {error}; choose another with --out") from None
+
+    def discard(self) -> None:
+        """Remove what was written, because nothing could be run."""
+        if self._path is not None:
+            self._events.close()
+            for name in (CONFIG, EVENTS):
+                (self._path / name).unlink(missing_ok=True)
+            if not any(self._path.iterdir()):
+                self._path.rmdir()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -221,10 +263,14 @@ class RunFolder:
 
     def write_config(self, config: Config, job: Job) -> None:
         """Save what is run, every name resolved."""
+        given = {name: getattr(config, name) for name in Config.__dataclass_fields__}
         resolved = {
-            **asdict(config),
-            "parameters": asdict(job.algorithm),  # type: ignore[call-overload]
-            "task_parameters": {k: v for k, v in asdict(job.task).items() if k != "model_name"},  # type: ignore[call-overload]
+            **given,
+            "algorithm": job.labels["algorithm"],
+            "parameters": _fields(job.algorithm),
+            "task": job.labels["task"],
+            "task_parameters": {name: value for name, value in _fields(job.task).items() if name != "model_name"},
+            "optimizer": config.optimizer if isinstance(config.optimizer, str) else repr(config.optimizer),
             "model": job.labels["model"],
             "fleet": asdict(job.fleet),
             "samples": job.samples,
@@ -245,4 +291,12 @@ class RunFolder:
 
     def _write_json(self, name: str, content: object) -> None:
         if self._path is not None:
-            (self._path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            text = json.dumps(content, indent=2, allow_nan=False)
+            (self._path / name).write_text(text + "\n", encoding="utf-8")
+
+
+def _fields(thing: object) -> dict[str, Any]:
+    """The fields of a dataclass; of anything else, how it shows itself."""
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return asdict(thing)
+    return {"repr": repr(thing)}

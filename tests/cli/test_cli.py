@@ -114,7 +114,7 @@ def test_help_teaches(capfd, arguments):
         ("train --task mnits", ["unknown task 'mnits'", "mnist"]),
         ("train --model resnet99", ["unknown model for digits 'resnet99'", "lenet"]),
         ("train --fleet setep", ["unknown fleet 'setep'", "did you mean 'steep'", "4,2,1,1"]),
-        ("train --fleet 4,-2", ["fleet '4,-2'", "not above 0"]),
+        ("train --fleet 4,-2", ["fleet '4,-2'", "above 0"]),
         ("train --fleet none.toml", ["none.toml does not exist"]),
         ("train --engine real", ["unknown engine 'real'", "virtual"]),
         ("train --optimizer adamm", ["unknown optimizer 'adamm'", "adam"]),
@@ -129,6 +129,12 @@ def test_help_teaches(capfd, arguments):
         ("train --micro-batch 64", ["micro_batch is 64", "batch size of 32"]),
         ("train --target 95", ["target is 95.0", "between 0 and 1"]),
         ("train --stop-at-target", ["needs a target"]),
+        ("train --momentum 1", ["momentum is 1.0", "below 1"]),
+        ("train --samples 9 --epochs 1", ["give one of them"]),
+        ("train --epochs 1e300", ["epochs is 1e+300"]),
+        ("train --seconds 1 --schedule cosine", ["schedule 'cosine' needs to know"]),
+        ("train --device meta", ["device 'meta'"]),
+        ("train --out .", ["--out was given the current folder"]),
         ("train --samples 0", ["samples is 0", "above 0"]),
         ("train --epochs nan", ["epochs is nan", "above 0"]),
         ("train --lr -1", ["lr is -1.0", "above 0"]),
@@ -155,6 +161,24 @@ def test_bad_input_is_one_line_and_exit_code_2(capfd, tmp_path, arguments, words
     for word in words:
         assert word in err
     assert not (tmp_path / "runs").exists()
+
+
+def test_bad_input_found_late_leaves_no_folder_behind(capfd, tmp_path):
+    text = "[[machine]]\nsamples_per_s = 1\n" + "[[server]]\n" * 9
+    (tmp_path / "f.toml").write_text(text, encoding="utf-8")
+    code, _, err = run(capfd, "train", "--algorithm", "async", "--fleet", "f.toml", "--out", "[r]")
+    assert code == 2
+    assert "9 servers, but the model has only 4 layers" in err
+    assert not (tmp_path / "[r]").exists()
+    assert run(capfd, "train", "--epochs", "1", "--out", "[r]")[0] == 0
+
+
+def test_compare_looks_for_earlier_runs_before_it_starts(capfd, tmp_path):
+    assert run(capfd, "train", "--algorithm", "async", "--epochs", "1", "--out", "r/async", "--json")[0] == 0
+    code, _, err = run(capfd, "compare", "--epochs", "1", "--out", "r")
+    assert code == 2
+    assert "r/async already holds a run" in err
+    assert not (tmp_path / "r" / "sync").exists()
 
 
 def test_an_earlier_run_is_not_lost(capfd, tmp_path):

@@ -108,7 +108,7 @@ def test_optimizers_that_need_more_than_a_gradient_are_refused():
     ("settings", "message"),
     [
         ({"name": "sdg"}, "unknown optimizer 'sdg'; did you mean 'sgd'"),
-        ({"lr": 0.0}, "lr is 0.0; it must be above 0"),
+        ({"lr": 0.0}, "lr is 0.0; it must be a finite number above 0"),
         ({"momentum": -0.1}, "momentum is -0.1"),
         ({"name": "adam", "momentum": 0.9}, "adam has none"),
     ],

@@ -59,7 +59,7 @@ class BalancedSgd(Algorithm):
 def _own_speed(rank: int, num_workers: int, gradient: Gradient) -> Tensor:
     """My speed in my place and zero elsewhere: the sum over the workers holds everybody's."""
     notes = torch.zeros(num_workers, dtype=torch.float64)
-    if gradient.samples:
+    if gradient.seconds > 0:
         notes[rank] = gradient.samples / gradient.seconds
     return notes
 

@@ -16,7 +16,7 @@ from ownpace.cli.show import draw
 from ownpace.core.errors import DivergenceError, InputError, unknown
 from ownpace.core.events import read_events
 from ownpace.report.table import comparison_table
-from ownpace.run import EVENTS, Config, Result, execute
+from ownpace.run import EVENTS, Config, Result, RunFolder, execute
 
 
 @options.with_shared_options
@@ -47,7 +47,9 @@ def compare(
     numbers = _seeds(seeds)
     configs = [shared.config(name, _own(parameter, name, names), seed) for name in names for seed in numbers]
     jobs = [config.job() for config in configs]  # so that bad input is found before anything runs
-    folder = out or options.new_folder("compare", shared.task)
+    folder = options.folder_for(out, "compare", shared.task)
+    for config in configs:
+        RunFolder.check(folder / _label(config, numbers), overwrite=overwrite)
     results: list[Result] = []
     with Live(Console(stderr=True)) as live:
         bars = [
@@ -79,7 +81,7 @@ def _show(folder: Path, results: list[Result], as_json: bool) -> None:
         if result.folder is not None
     }
     draw(runs, folder / "figure.png", console)
-    console.print(f"results in [bold]{folder}[/bold]")
+    console.print(f"results in {folder}", markup=False)
     if as_json:
         typer.echo(json.dumps(content))
 
@@ -122,4 +124,4 @@ def _own(parameters: list[str] | None, name: str, names: list[str]) -> list[str]
 
 
 def _label(config: Config, seeds: list[int]) -> str:
-    return config.algorithm if len(seeds) == 1 else f"{config.algorithm}-{config.seed}"
+    return f"{config.algorithm}" if len(seeds) == 1 else f"{config.algorithm}-{config.seed}"

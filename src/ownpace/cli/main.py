@@ -21,7 +21,7 @@ ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 diverged, 4 a machine died, 130 Ctrl-C.",
+    epilog="Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 diverged, 4 a machine died, 5 deadlock, 130 Ctrl-C.",
 )
 app.command("train")(train)
 app.command("compare")(compare)
@@ -71,7 +71,7 @@ def _usage(error: Exception, arguments: Sequence[str]) -> str:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"ownpace: {message}", file=sys.stderr)
+    print(f"ownpace: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
 
 

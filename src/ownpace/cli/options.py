@@ -93,8 +93,6 @@ class Shared:
         given = dict(vars(self))
         given["task_parameters"] = parse_parameters(given.pop("task_parameter"), "-t")
         given["detail"] = not given.pop("no_detail")
-        if self.samples is None and self.epochs is None and self.seconds is None:
-            given["epochs"] = 20.0
         return Config(algorithm=algorithm, parameters=parse_parameters(parameters, "-p"), seed=seed, **given)
 
 
@@ -133,8 +131,12 @@ def parse_parameters(given: list[str] | None, option: str) -> dict[str, str]:
     return parameters
 
 
-def new_folder(*parts: str) -> Path:
-    """A folder in runs/ that nothing is in yet."""
+def folder_for(out: Path | None, *parts: str) -> Path:
+    """The folder that --out names, or one in runs/ that nothing is in yet."""
+    if out is not None:
+        if out == Path():
+            raise InputError("--out was given the current folder; name one of its own, as in --out runs/first")
+        return out
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = Path("runs") / "-".join((stamp, *parts))
     number = 1

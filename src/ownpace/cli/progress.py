@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -54,7 +56,7 @@ class Bar:
         """Look out for evaluations."""
         if isinstance(event, Evaluation):
             accuracy = "" if event.accuracy is None else f"  accuracy {event.accuracy:.1%}"
-            self._score = f"loss {event.loss:.3f}{accuracy}"
+            self._score = f"loss {math.nan if event.loss is None else event.loss:.3f}{accuracy}"
 
     def close(self, reason: str) -> None:
         """The run has ended."""

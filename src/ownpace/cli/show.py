@@ -17,6 +17,6 @@ def draw(runs: Mapping[str, Sequence[Event]], path: Path, console: Console) -> N
     try:
         draw_comparison(runs, path)
     except InputError as error:
-        console.print(f"no figure: {error}")
+        console.print(f"no figure: {error}", markup=False)
     else:
-        console.print(f"figure in [bold]{path}[/bold]")
+        console.print(f"figure in {path}", markup=False)

@@ -38,7 +38,7 @@ def train(
     """
     config = shared.config(algorithm, parameter, seed)
     job = config.job()
-    folder = out or options.new_folder(algorithm, config.task)
+    folder = options.folder_for(out, algorithm, shared.task)
     with Live(Console(stderr=True)) as live:
         bar = live.add(algorithm, job.samples, job.seconds)
         result = execute(config, folder, overwrite=overwrite, on_event=bar.on_event, on_progress=bar.on_progress)
@@ -50,6 +50,6 @@ def train(
         console.print(comparison_table([result.summary]))
         if config.detail:
             draw({algorithm: list(read_events(folder / EVENTS))}, folder / "figure.png", console)
-        console.print(f"results in [bold]{folder}[/bold]")
+        console.print(f"results in {folder}", markup=False)
     if result.error is not None:
         raise result.error

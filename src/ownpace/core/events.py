@@ -111,7 +111,8 @@ class Evaluation:
     t: float
     samples: int
     updates: int
-    loss: float
+    loss: float | None
+    """None: not finite."""
     accuracy: float | None
 
 
@@ -135,13 +136,10 @@ class Tally:
 
 
 @dataclass(slots=True)
-class End:
-    """The last record: how the run ended, and its sums."""
+class Sums:
+    """The run in numbers, taken when its budget was spent, or where it ended early."""
 
-    kind: ClassVar[str] = "end"
-    t: float
-    reason: str
-    """`finished`, or what ended it early."""
+    seconds: float
     samples: int
     """Of all updates made."""
     updates: int
@@ -150,6 +148,17 @@ class End:
     limit_samples_per_s: float
     """The sum of what each worker would do alone and without a pause."""
     workers: Mapping[str, Tally]
+
+
+@dataclass(slots=True)
+class End:
+    """The last record: how the run ended. What was in flight when the budget was spent is over by now, too."""
+
+    kind: ClassVar[str] = "end"
+    t: float
+    reason: str
+    """`finished`, or what ended it early."""
+    sums: Sums
 
 
 Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | End
@@ -165,7 +174,7 @@ def to_line(event: Event) -> str:
     >>> to_line(Wait(1.0, 1.5, "worker-0", "all-reduce"))
     '{"kind":"wait","t":1.0,"until":1.5,"who":"worker-0","what":"all-reduce"}'
     """
-    return json.dumps({"kind": event.kind, **dataclasses.asdict(event)}, separators=(",", ":"))
+    return json.dumps({"kind": event.kind, **dataclasses.asdict(event)}, separators=(",", ":"), allow_nan=False)
 
 
 def from_line(line: str) -> Event:
@@ -173,7 +182,9 @@ def from_line(line: str) -> Event:
     record = json.loads(line)
     cls = _KINDS[record.pop("kind")]
     if cls is End:
-        record["workers"] = {name: Tally(**tally) for name, tally in record["workers"].items()}
+        sums = record["sums"]
+        sums["workers"] = {name: Tally(**tally) for name, tally in sums["workers"].items()}
+        record["sums"] = Sums(**sums)
     return cls(**record)
 
 

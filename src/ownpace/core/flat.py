@@ -91,7 +91,7 @@ class FlatModel:
             if buffer is not None
         ]
         self._bound: Tensor | None = None
-        self._ones: dict[int, Tensor] = {}
+        self._seeds: dict[int, Tensor] = {}
 
     def _trainable(self) -> list[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -109,14 +109,18 @@ class FlatModel:
         for (submodule, name), buffer in zip(self._buffers, buffers, strict=True):
             submodule._buffers[name] = buffer
 
+    def take_buffers(self) -> Buffers:
+        """The module's buffers as they are now; a module may have replaced some in its forward pass."""
+        return [submodule._buffers[name] for submodule, name in self._buffers]  # type: ignore[misc]
+
     def gradient(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, float]:
         """The sum over the samples of the per-sample gradients, flat, and the sum of their losses."""
         samples = len(targets)
         loss = self.task.objective(self.module, inputs, targets)
         # The sum is n times the mean: scaling the scalar where the backward pass begins costs nothing.
-        seed = self._ones.get(samples)
+        seed = self._seeds.get(samples)
         if seed is None:
-            seed = self._ones[samples] = torch.full_like(loss, samples)
+            seed = self._seeds[samples] = torch.full_like(loss, samples)
         parts = torch.autograd.grad(loss, self._parameters, seed, allow_unused=True)
         flat = [
             torch.zeros_like(parameter).view(-1) if part is None else part.reshape(-1)

@@ -48,12 +48,16 @@ class OptimizerSpec:
     momentum: float = 0.0
     weight_decay: float = 0.0
     schedule: Schedule = field(default_factory=Schedule)
+    custom: Build | None = None
+    """Makes a torch optimizer of parameters, in place of all of the above but the schedule."""
 
     def __post_init__(self) -> None:
         if self.name not in ELEMENTWISE:
             raise unknown("optimizer", self.name, ELEMENTWISE)
         positive(lr=self.lr)
         not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        if self.momentum >= 1:
+            raise InputError(f"momentum is {self.momentum}; it must be below 1, as in 0.9")
         if self.momentum and self.name not in _MOMENTUM:
             raise InputError(f"momentum is {self.momentum}, but {self.name} has none; use it with sgd or rmsprop")
         if self.weight_decay and self.name in _NO_DECAY:
@@ -61,6 +65,8 @@ class OptimizerSpec:
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """A torch optimizer over these parameters."""
+        if self.custom is not None:
+            return self.custom(parameters)
         settings: dict[str, float] = {"lr": self.lr}
         if self.momentum:
             settings["momentum"] = self.momentum

@@ -24,10 +24,10 @@ def build(cls: type[T], given: Mapping[str, object], *, where: str) -> T:
     hints = typing.get_type_hints(cls)
     for name in given:
         if name not in fields:
-            raise unknown(f"key in {where}:", name, fields)
+            raise unknown(f"key in {where}:", name, [known for known in fields if known != "model_name"])
     required = [name for name, field in fields.items() if _required(field) and name not in given]
     if required:
-        raise InputError(f"{where} lacks {' and '.join(required)}; add it")
+        raise InputError(f"{where} lacks {' and '.join(required)}; add {required[0]}=…")
     values = {name: convert(value, hints[name], f"{name} in {where}") for name, value in given.items()}
     try:
         return cls(**values)
@@ -57,7 +57,7 @@ def convert(value: object, hint: Any, where: str) -> Any:
             return int(value)
         if hint is float and isinstance(value, str | int) and not isinstance(value, bool):
             return float(value)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         pass
     wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}.get(hint, hint)
     raise InputError(f"{where} is {value!r}; it must be {wanted}")
@@ -80,11 +80,11 @@ def positive(**values: float | None) -> None:
     """Check that each named value, if given, is a finite number above zero."""
     for name, value in values.items():
         if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"{name} is {value}; it must be above 0")
+            raise InputError(f"{name} is {value}; it must be a finite number above 0")
 
 
 def not_negative(**values: float | None) -> None:
     """Check that each named value, if given, is a finite number of at least zero."""
     for name, value in values.items():
         if value is not None and not 0 <= value < float("inf"):
-            raise InputError(f"{name} is {value}; it must be at least 0")
+            raise InputError(f"{name} is {value}; it must be a finite number of at least 0")

@@ -69,16 +69,27 @@ class Job:
             raise InputError(
                 f"batch_size is {self.batch_size}, more than the {num_train} training samples; use at most {num_train}"
             )
+        if self.sampling == "shards" and len(self.fleet.workers) > num_train:
+            raise InputError(
+                f"{len(self.fleet.workers)} workers, but only {num_train} training samples to share out; "
+                "use sampling 'queue'"
+            )
+        shape = self.optimizer.schedule.shape
+        if self.samples is None and shape != "constant":
+            raise InputError(
+                f"schedule '{shape}' needs to know how many samples there will be, but only seconds are given; "
+                "give samples or epochs, or use schedule 'constant'"
+            )
         try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError) as error:
+            torch.zeros(1, device=self.device).item()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"device '{self.device}' cannot be used: {reason}; use cpu") from None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. A run that failed still hands back the last good model."""
+    """How a run ended. A run that failed still hands back the model as it stood."""
 
     reason: str
     error: OwnpaceError | None

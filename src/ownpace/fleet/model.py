@@ -15,6 +15,8 @@ from ownpace.core.settings import not_negative, positive
 MEAN_ABS_NORMAL = math.sqrt(2 / math.pi)
 """E|N(0,1)|: a micro-batch takes 1 + jitter times this as long on average."""
 
+MOST_WORKERS = 1_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slowdown:
@@ -25,7 +27,7 @@ class Slowdown:
     factor: float
 
     def __post_init__(self) -> None:
-        not_negative(from_s=self.from_s)
+        not_negative(from_s=self.from_s, until_s=self.until_s)
         positive(factor=self.factor)
         if not self.from_s < self.until_s:
             raise InputError(f"from_s is {self.from_s} and until_s is {self.until_s}; until_s must be later")
@@ -49,14 +51,22 @@ class Machine:
     def __post_init__(self) -> None:
         positive(samples_per_s=self.samples_per_s, count=self.count)
         not_negative(jitter=self.jitter, io_s_per_sample=self.io_s_per_sample)
-        if not self.name:
-            raise InputError("name is empty; give the machine a name or leave it out")
+        if self.name in ("", "server", "communicator"):
+            raise InputError(f"name is '{self.name}', which would be mistaken; choose another or leave it out")
+        if self.count > MOST_WORKERS:
+            raise InputError(f"count is {self.count}; at most {MOST_WORKERS:,} machines can be simulated")
         spans = sorted(self.slowdown, key=lambda slow: slow.from_s)
         for earlier, later in pairwise(spans):
             if later.from_s < earlier.until_s:
                 raise InputError(
                     f"machine '{self.name}' has slow-downs that overlap at {later.from_s} s; let one end first"
                 )
+
+    @property
+    def mean_samples_per_s(self) -> float:
+        """What it computes in a second on average, its jitter counted, and no more than it can load."""
+        computes = self.samples_per_s / (1 + self.jitter * MEAN_ABS_NORMAL)
+        return min(computes, 1 / self.io_s_per_sample) if self.io_s_per_sample else computes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +103,7 @@ class Fault:
     back_at_s: float | None = None
 
     def __post_init__(self) -> None:
-        not_negative(at_s=self.at_s)
+        not_negative(at_s=self.at_s, back_at_s=self.back_at_s)
         if self.kind not in ("kill", "pause"):
             raise InputError(f"kind is '{self.kind}'; allowed: kill, pause")
         if self.back_at_s is not None and not self.back_at_s > self.at_s:
@@ -175,10 +185,7 @@ class Fleet:
     def limit_samples_per_s(self, until_s: float) -> float:
         """The sum of what each worker would compute alone and without waiting, over the first `until_s` seconds.
 
-        Jitter and slow-downs count, at their average; the time to load samples does not, since it can be
-        hidden behind computing.
+        Jitter, slow-downs and the times at which a machine was away count, at their average. Loading counts
+        only where it is slower than computing, since it can be hidden behind that.
         """
-        return sum(
-            worker.machine.samples_per_s / (1 + worker.machine.jitter * MEAN_ABS_NORMAL) * worker.mean_rate(until_s)
-            for worker in self.workers
-        )
+        return sum(worker.machine.mean_samples_per_s * worker.mean_rate(until_s) for worker in self.workers)

@@ -39,7 +39,9 @@ def _shorthand(text: str) -> Fleet:
     except ValueError:
         raise InputError(f"fleet '{text}' is not a list of paces; write numbers and commas, as in 4,2,1,1") from None
     if not all(0 < pace < float("inf") for pace in relative):
-        raise InputError(f"fleet '{text}' has a pace that is not above 0; every pace must be, as in 4,2,1,1")
+        raise InputError(
+            f"fleet '{text}' has a pace that is not a finite number above 0; every pace must be, as in 4,2,1,1"
+        )
     return paces(*(pace * SHORTHAND_SAMPLES_PER_S for pace in relative), jitter=0.0)
 
 
@@ -72,7 +74,7 @@ def fleet_from(content: Mapping[str, Any]) -> Fleet:
     machines = []
     for number, table in enumerate(_tables(content, "machine"), 1):
         where = f"[[machine]] number {number}"
-        slow = _build_all(table, "slowdown", Slowdown, f"[[machine.slowdown]] of {where}")
+        slow = _build_all(table, "slowdown", Slowdown, f"[[machine.slowdown]] of machine {number},")
         machines.append(build(Machine, {**table, "slowdown": slow}, where=where))
     network = content.get("network", {})
     if not isinstance(network, Mapping):

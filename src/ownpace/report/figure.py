@@ -51,7 +51,7 @@ def _draw_curves(axis: Axes, runs: Mapping[str, Sequence[Event]]) -> None:
     target = None
     for index, (name, events) in enumerate(runs.items()):
         scores = [(e.t, e.accuracy) for e in events if isinstance(e, Evaluation) and e.accuracy is not None]
-        losses = [(e.t, e.loss) for e in events if isinstance(e, Evaluation)]
+        losses = [(e.t, e.loss) for e in events if isinstance(e, Evaluation) and e.loss is not None]
         target = next((e.target for e in events if isinstance(e, Run)), None)
         points = scores or losses
         axis.set_ylabel("test accuracy" if scores else "test loss")

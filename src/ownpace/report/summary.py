@@ -29,7 +29,7 @@ class Summary:
     reason: str
     """`finished`, or what ended the run early."""
     seconds: float
-    """Of the engine's time."""
+    """Of the engine's time, until the budget was spent; what was in flight then is not counted any more."""
     samples: int
     updates: int
     samples_per_s: float
@@ -80,7 +80,8 @@ class SummaryBuilder:
             missing = "first" if run is None else "last"
             raise InputError(f"the events lack their {missing} record; was the run cut off?")
         scores = [e.accuracy for e in self._evaluations if e.accuracy is not None]
-        rate = end.samples / end.t if end.t > 0 else 0.0
+        sums = end.sums
+        rate = sums.samples / sums.seconds if sums.seconds > 0 else 0.0
         return Summary(
             algorithm=run.algorithm,
             engine=run.engine,
@@ -88,19 +89,19 @@ class SummaryBuilder:
             model=run.model,
             seed=run.seed,
             reason=end.reason,
-            seconds=end.t,
-            samples=end.samples,
-            updates=end.updates,
+            seconds=sums.seconds,
+            samples=sums.samples,
+            updates=sums.updates,
             samples_per_s=rate,
-            share_of_limit=rate / end.limit_samples_per_s,
-            limit_samples_per_s=end.limit_samples_per_s,
+            share_of_limit=rate / sums.limit_samples_per_s if rate else 0.0,
+            limit_samples_per_s=sums.limit_samples_per_s,
             accuracy=self._evaluations[-1].accuracy if self._evaluations else None,
             best_accuracy=max(scores, default=None),
             loss=self._evaluations[-1].loss if self._evaluations else None,
             target=run.target,
             time_to_target=self._time_to(run.target),
-            staleness=Staleness(end.staleness_mean, end.staleness_max),
-            busy={name: tally.compute_s / end.t if end.t > 0 else 0.0 for name, tally in end.workers.items()},
+            staleness=Staleness(sums.staleness_mean, sums.staleness_max),
+            busy={name: tally.compute_s / (sums.seconds or 1.0) for name, tally in sums.workers.items()},
         )
 
     def _time_to(self, target: float | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from ownpace.core.errors import InputError, unknown
 from ownpace.core.settings import build
@@ -27,7 +28,10 @@ def models_of(name: str) -> tuple[str, ...]:
 
 
 def make_task(name: str, model: str | None = None, parameters: Mapping[str, object] | None = None) -> Task:
-    """The task of that name, with one of its models and these parameters, which may be strings."""
+    """The task of that name, with one of its models and these parameters, which may be strings.
+
+    Asked for the same again, it hands out the same: tasks never change, and their data need to be read only once.
+    """
     if name not in TASKS:
         raise unknown("task", name, TASKS, "`ownpace list` describes them")
     model = models_of(name)[0] if model is None else model
@@ -35,7 +39,12 @@ def make_task(name: str, model: str | None = None, parameters: Mapping[str, obje
         raise unknown(f"model for {name}", model, models_of(name))
     if parameters and "model_name" in parameters:
         raise InputError("model_name is not a task parameter; name the model with --model")
-    return build(TASKS[name], {**(parameters or {}), "model_name": model}, where=f"the parameters of {name}")
+    return _make(name, model, tuple(sorted((parameters or {}).items())))
+
+
+@lru_cache(maxsize=2)
+def _make(name: str, model: str, parameters: tuple[tuple[str, object], ...]) -> Task:
+    return build(TASKS[name], {**dict(parameters), "model_name": model}, where=f"the parameters of {name}")
 
 
 __all__ = ["TASKS", "Cifar10", "Digits", "FashionMnist", "Mnist", "Quadratic", "Svmlight", "make_task", "models_of"]

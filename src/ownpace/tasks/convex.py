@@ -64,7 +64,10 @@ class Svmlight(Task):
             return train, test
         (rows,) = _read(self.path)
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-        held_out, kept = order[: len(rows) // 5], order[len(rows) // 5 :]
+        if len(rows) < 2:
+            raise InputError(f"{self.path} has {len(rows)} rows; at least two are needed, to train on and to test")
+        num_test = max(1, len(rows) // 5)
+        held_out, kept = order[:num_test], order[num_test:]
         return TensorSamples(*rows.pick(kept)), TensorSamples(*rows.pick(held_out))
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import logging
 import os
 import shutil
 import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from ownpace.core.errors import InputError
 
 TIMEOUT_S = 30
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def data_folder() -> Path | None:
     return Path(named).expanduser() if named else None
 
 
-def locate(source: Source, say: Callable[[str], None] = lambda line: None) -> Path:
+def locate(source: Source) -> Path:
     """The folder that holds the source's files, downloading them if they are nowhere.
 
     Raises:
@@ -62,10 +64,10 @@ def locate(source: Source, say: Callable[[str], None] = lambda line: None) -> Pa
     if named is not None and not named.is_dir():
         raise InputError(f"OWNPACE_DATA is '{named}', which is not a folder; set it to one that holds {source.folder}/")
     folder = user_cache() / source.folder
-    say(f"downloading {source.folder} ({source.licence}) from {source.url} into {folder}")
+    logger.warning("downloading %s (%s) from %s into %s", source.folder, source.licence, source.url, folder)
     try:
         _download(source, folder)
-    except (urllib.error.URLError, TimeoutError, OSError) as error:
+    except (OSError, tarfile.TarError) as error:  # URLError and time-outs are OSErrors
         looked = " and ".join(str(root / source.folder) for root in filter(None, (named, user_cache())))
         raise InputError(
             f"the data set {source.folder} is not in {looked}, and downloading it from {source.url} failed ({error}); "
@@ -98,7 +100,8 @@ def _download(source: Source, folder: Path) -> None:
 
 def _fetch(url: str, path: Path) -> None:
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response, path.open("wb") as file:
+        opener = urllib.request.build_opener()  # not the shared one, which keeps the proxies of its first use
+        with opener.open(url, timeout=TIMEOUT_S) as response, path.open("wb") as file:
             shutil.copyfileobj(response, file)
     except urllib.error.HTTPError as error:
         error.close()  # it holds the connection
@@ -117,5 +120,12 @@ def check(path: Path, digest: str) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """A file's contents, unpacked if it ends in .gz."""
-    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    """A file's contents, unpacked if it ends in .gz.
+
+    Raises:
+        InputError: It cannot be read or unpacked.
+    """
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {error}; fetch it again") from None

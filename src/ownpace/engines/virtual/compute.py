@@ -18,13 +18,13 @@ class Processor:
 
     __slots__ = (
         "_changes",
-        "_compute_free_s",
         "_edges",
         "_factors",
         "_jitter",
         "_load_free_s",
         "_rng",
         "_samples_per_s",
+        "last_compute",
         "io_s_per_sample",
     )
 
@@ -37,7 +37,8 @@ class Processor:
         self._factors = array("d")
         self._changes = worker.rate_changes if any(rate != 1 for _, rate in worker.rate_changes) else ()
         self._edges = [edge for edge, _ in self._changes]
-        self._compute_free_s = 0.0
+        self.last_compute = (0.0, 0.0)
+        """When the last micro-batch starts and ends, which may both lie in the future."""
         self._load_free_s = 0.0
 
     def load(self, ready_s: float, samples: int) -> tuple[float, float]:
@@ -53,20 +54,19 @@ class Processor:
             if not self._factors:
                 self._factors.frombytes((1 + self._jitter * np.abs(self._rng.standard_normal(_BLOCK))).tobytes())
             work_s *= self._factors.pop()
-        free = self._compute_free_s
+        free = self.last_compute[1]
         start = ready_s if ready_s > free else free
-        end = self._compute_free_s = self._finish(start, work_s) if self._changes else start + work_s
-        return start, end
+        self.last_compute = start, self._finish(start, work_s) if self._changes else start + work_s
+        return self.last_compute
 
     def _finish(self, time: float, work_s: float) -> float:
         """When `work_s` seconds of undisturbed work, begun at `time`, are done: the pace may change meanwhile."""
-        if not self._changes:
+        if not self._changes or not work_s:
             return time + work_s
-        current = bisect_right(self._edges, time) - 1
-        rate = self._changes[current][1]
-        for edge, following in self._changes[current + 1 :]:
-            if (edge - time) * rate >= work_s:
-                break
-            work_s -= (edge - time) * rate
-            time, rate = edge, following
+        index = bisect_right(self._edges, time)
+        rate = self._changes[index - 1][1]
+        while index < len(self._changes) and (self._edges[index] - time) * rate < work_s:
+            work_s -= (self._edges[index] - time) * rate
+            time, rate = self._changes[index]
+            index += 1
         return time + work_s / rate

@@ -94,7 +94,10 @@ class RealLearning:
 
     def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
         self._model.bind(values, buffers)
-        return self._model.gradient(*self._train.pick(indices))
+        gradient = self._model.gradient(*self._train.pick(indices))
+        if buffers:
+            buffers[:] = self._model.take_buffers()
+        return gradient
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
         self._model.bind(values, self._model.mean_buffers(buffers))
@@ -109,8 +112,10 @@ class TimingOnly:
     """No gradients: tensors have sizes but no contents (torch's meta device), and steps change nothing."""
 
     def __init__(self, task: Task) -> None:
-        self.layout = Layout(task.model())
-        self.initial = torch.empty(self.layout.size, device="meta")
+        model = task.model()
+        self.layout = Layout(model)
+        dtype = next(p.dtype for p in model.parameters() if p.requires_grad)
+        self.initial = torch.empty(self.layout.size, dtype=dtype, device="meta")
 
     def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
         raise AssertionError("where only time is simulated, nobody steps")

@@ -74,7 +74,6 @@ class Computed(Gradient, Due):
     def happen(self) -> None:
         worker = self.worker
         worker.samples += self.samples
-        worker.compute_s += self.seconds
         if worker._run.detail:
             end = worker._clock._now
             worker._run.emit(events.Compute(self.start, end, worker.name, self.samples, self.versions[0]))
@@ -123,7 +122,7 @@ class Received(Answer[Message]):
             else:
                 yield self
         message = self.value
-        if message.samples > node._samples:
+        if message.samples > node._samples and node.role != "server":  # a server counts its own updates
             node._samples = message.samples
         if message.stop:
             node._stop = True
@@ -262,7 +261,10 @@ class VirtualNode(Address):
         start = now if now > self.out_free_s else self.out_free_s
         out = self.out_free_s = start + nbytes / self.bandwidth_bytes_per_s
         free = receiver.in_free_s
-        into = receiver.in_free_s = (start if start > free else free) + nbytes / receiver.bandwidth_bytes_per_s
+        take = nbytes / receiver.bandwidth_bytes_per_s
+        into = receiver.in_free_s = (now if now > free else free) + take
+        if into < start + take:
+            into = start + take
         arrival = (out if out > into else into) + run.latency_s
         if run.detail:
             run.emit(events.Transfer(start, arrival, "send", [self.name, to.name], nbytes))
@@ -408,6 +410,8 @@ class VirtualWorker(VirtualLearner):
                 samples = self.micro_batch
             ready = self._load(samples) if self._processor.io_s_per_sample else self._clock._now
         start, end = self._processor.compute(ready, samples)
+        self.compute_s += end - start
+        versions = self._versions if at is None else (at.version,) * len(self._versions)
         if run.real:
             indices = run.draw(self.rank, samples) if batch is None else batch.indices
             values = self._values if at is None else at.values
@@ -416,7 +420,7 @@ class VirtualWorker(VirtualLearner):
                 raise diverged(f"the loss on {self.name}", loss, self._samples)
         else:
             total, loss = run.learning.initial, math.nan
-        computed = Computed(total, samples, self._versions, loss, end - start)
+        computed = Computed(total, samples, versions, loss, end - start)
         computed.start = start
         computed.done = False
         computed.task = None
@@ -437,7 +441,7 @@ class VirtualWorker(VirtualLearner):
             self._values = self._values.clone()
             self._values[shard.start : shard.stop] = parameters.values
             self._versions = (*versions[: shard.index], version, *versions[shard.index + 1 :])
-        self._version = version
+        self._version = min(self._versions)
         self._replica = None
         self._snapshot = None
 
@@ -446,8 +450,10 @@ class VirtualWorker(VirtualLearner):
         self._versions = (self._version,) * len(self._versions)
 
     def tally(self) -> events.Tally:
-        """What this worker did in all."""
-        return events.Tally(self.samples, self.compute_s, self.load_s)
+        """What this worker did until now; what it is still at counts as far as it has come."""
+        start, end = self._processor.last_compute
+        ahead_s = max(0.0, end - max(start, self._clock._now))
+        return events.Tally(self.samples, self.compute_s - ahead_s, self.load_s)
 
     def _load(self, samples: int) -> float:
         start, end = self._processor.load(self._clock._now, samples)

@@ -81,6 +81,7 @@ class VirtualRun:
         self._eval_every = job.eval_every or (job.samples // 40 if job.samples else num_train // 4) or 1
         self._next_eval = math.inf if job.timing_only else self._eval_every
         self._evaluated_at: int | None = None
+        self._sums: events.Sums | None = None
         self._tick_every = max(1, (job.samples or 100 * num_train) // _TICKS)
         self._next_tick = 0 if on_progress else math.inf
         self._next_mark = min(self._next_eval, self._next_tick)
@@ -167,6 +168,8 @@ class VirtualRun:
                 coroutine = algorithm.communicator(node)
             on_end = self._worker_ended if isinstance(node, VirtualWorker) else _ignore
             self._tasks.append(self.clock.start(coroutine, on_end))
+        if self.deadline_s < math.inf:
+            self.clock.at(self.deadline_s, Call(self._training_ends))
         for fault in self.job.fleet.fault:
             happening = partial(self._kill, fault) if fault.kind == "kill" else partial(self._note, "pause", fault)
             self.clock.at(fault.at_s, Call(happening))
@@ -231,6 +234,14 @@ class VirtualRun:
                 self._staleness_max = staleness
             if total_samples >= self._next_mark:
                 self._passed_mark(total_samples)
+            if total_samples >= self.budget:
+                self._training_ends()
+
+    def _training_ends(self) -> None:
+        """The budget is spent: take stock. What nodes still have in flight they will bring to its end."""
+        if self._sums is None:
+            self.deadline_s = self.clock.now
+            self._sums = self._take_stock()
 
     def _passed_mark(self, samples: int) -> None:
         if samples >= self._next_tick and self._on_progress is not None:
@@ -252,18 +263,20 @@ class VirtualRun:
         return [worker.buffers for worker in self._workers]
 
     def _evaluate(self) -> None:
-        if self._evaluated_at == self._updates:
+        version = sum(server.parameters.version for server in self.servers) or self._updates
+        if self._evaluated_at == version:
             return
-        self._evaluated_at = self._updates
+        self._evaluated_at = version
         score = self.learning.score(self._values(), self._buffers())
         if score is None:
             return
-        self.emit(events.Evaluation(self.clock.now, self._samples, self._updates, score.loss, score.accuracy))
-        if not math.isfinite(score.loss):
+        loss = score.loss if math.isfinite(score.loss) else None
+        self.emit(events.Evaluation(self.clock.now, self._samples, self._updates, loss, score.accuracy))
+        if loss is None:
             raise diverged("the test loss", score.loss, self._samples)
         target, accuracy = self.job.target, score.accuracy
         if self.job.stop_at_target and target is not None and accuracy is not None and accuracy >= target:
-            self.deadline_s = self.clock.now
+            self._training_ends()
 
     # ---- the first record and the last ----
 
@@ -285,9 +298,11 @@ class VirtualRun:
         )
 
     def _footer(self, reason: str) -> events.End:
-        return events.End(
-            t=self.clock.now,
-            reason=reason,
+        return events.End(self.clock.now, reason, self._sums or self._take_stock())
+
+    def _take_stock(self) -> events.Sums:
+        return events.Sums(
+            seconds=self.clock.now,
             samples=self._samples,
             updates=self._updates,
             staleness_mean=self._staleness_sum / max(1, self._updates),
