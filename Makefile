@@ -29,6 +29,7 @@ check: .venv/ready  ## lint, format, types, import contracts, spelling
 	@sh scripts/sizes
 
 bench: .venv/ready  ## the figures of docs/results, about ten minutes on a machine that does nothing else
+	$(BIN)/python benchmarks/clocks.py
 	$(BIN)/python benchmarks/timing_only.py
 	$(BIN)/python benchmarks/real_gradients.py
 

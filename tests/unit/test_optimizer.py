@@ -16,6 +16,11 @@ ALL = {
     **{name: (lambda p, cls=cls: cls(p, lr=0.1)) for name, cls in ELEMENTWISE.items()},
     **LAYERWISE,
     "sgd with all": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
+    "sgd with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "sgd with momentum and decay": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "sgd with decay": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01),
+    "sgd with dampening": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
+    "sgd that climbs": lambda p: torch.optim.SGD(p, lr=0.1, maximize=True),
     "amsgrad": lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True),
 }
 
@@ -46,7 +51,7 @@ def test_steps_are_those_of_torch(build):
     state = ours.initial_state()
     theirs = build(module.parameters())
     for gradient in gradients(5, layout.size):
-        values, state = ours.step(values, state, gradient)
+        values, state = ours.step(values, state, 4 * gradient, samples=4, donate=True)
         for parameter, part in zip(module.parameters(), layout.views(gradient), strict=True):
             parameter.grad = part.clone()
         theirs.step()

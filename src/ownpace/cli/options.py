@@ -106,15 +106,13 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     def collected(**given: Any) -> None:
         command(shared=Shared(**{name: given.pop(name) for name in defaults}), **given)
 
-    signature = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=parameter.default, annotation=own[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "shared"
-    ]
-    signature += [
+    expanded = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=theirs[name])
         for name, default in defaults.items()
     ]
+    signature: list[Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        signature += expanded if name == "shared" else [parameter.replace(annotation=own[name])]
     collected.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     collected.__annotations__ = {parameter.name: parameter.annotation for parameter in signature}
     return collected

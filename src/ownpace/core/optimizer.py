@@ -99,6 +99,12 @@ class FlatOptimizer:
             self._parameters = [nn.Parameter(like.clone())]
             self._optimizer = build(self._parameters)
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        group = self._optimizer.param_groups[0]
+        self._plain_sgd = (
+            self._whole
+            and type(self._optimizer) is torch.optim.SGD
+            and not (group["nesterov"] or group["dampening"] or group["maximize"])
+        )
         self._initial = self._take_state()
 
     def initial_state(self) -> State:
@@ -106,19 +112,29 @@ class FlatOptimizer:
         return _clone(self._initial)
 
     def step(
-        self, values: Tensor, state: State, gradient: Tensor, *, lr_factor: float = 1.0, donate: bool = False
+        self,
+        values: Tensor,
+        state: State,
+        total: Tensor,
+        *,
+        samples: int = 1,
+        lr_factor: float = 1.0,
+        donate: bool = False,
     ) -> tuple[Tensor, State]:
         """One step from `values` and `state`: returns new ones and leaves `values` as it was.
 
         Args:
             values: The parameters, flat.
             state: The optimizer's state that belongs to them.
-            gradient: The mean gradient, flat.
+            total: The sum of the samples' gradients, flat.
+            samples: How many they were.
             lr_factor: By what the optimizer's learning rates are multiplied.
             donate: `state` may be overwritten, because nobody needs it any more.
         """
+        if self._plain_sgd:
+            return self._sgd(values, state, total, samples, lr_factor, donate)
         values = values.clone()
-        views = zip(self._parameters, self._views(values), self._views(gradient), strict=True)
+        views = zip(self._parameters, self._views(values), self._views(total / samples), strict=True)
         for parameter, view, part in views:
             parameter.data = view
             parameter.grad = part
@@ -130,6 +146,22 @@ class FlatOptimizer:
             group["lr"] = lr * lr_factor
         self._optimizer.step()
         return values, self._take_state()
+
+    def _sgd(
+        self, values: Tensor, state: State, total: Tensor, samples: int, lr_factor: float, donate: bool
+    ) -> tuple[Tensor, State]:
+        """SGD, which everything is compared with, written out: the same numbers for half the memory traffic."""
+        group = self._optimizer.param_groups[0]
+        lr, momentum, decay = self._rates[0] * lr_factor, group["momentum"], group["weight_decay"]
+        buffer = state[0].get("momentum_buffer")
+        if buffer is None:
+            buffer = total / samples
+        else:
+            buffer = buffer.mul_(momentum) if donate else buffer * momentum
+            buffer.add_(total, alpha=1 / samples)
+        if decay:
+            buffer.add_(values, alpha=decay)
+        return torch.add(values, buffer, alpha=-lr), [{"momentum_buffer": buffer}] if momentum else [{}]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         if self._whole:

@@ -24,8 +24,8 @@ class Processor:
         "_load_free_s",
         "_rng",
         "_samples_per_s",
-        "last_compute",
         "io_s_per_sample",
+        "last_compute",
     )
 
     def __init__(self, worker: WorkerMachine, rank: int, seed: int) -> None:

@@ -37,13 +37,19 @@ class Replica:
 
     def peek(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Tensor:
         """The parameters after one step that nobody takes."""
-        return optimizer.step(self.values, self.state(optimizer), gradient.mean, lr_factor=lr_factor)[0]
+        state = self.state(optimizer)
+        return optimizer.step(self.values, state, gradient.total, samples=gradient.samples, lr_factor=lr_factor)[0]
 
     def step(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
         """The replica after one step; whoever called now holds that one instead of this."""
         if self._next is None or self._next[0] is not gradient or self._next[1] != lr_factor:
             values, state = optimizer.step(
-                self.values, self.state(optimizer), gradient.mean, lr_factor=lr_factor, donate=self.holders == 1
+                self.values,
+                self.state(optimizer),
+                gradient.total,
+                samples=gradient.samples,
+                lr_factor=lr_factor,
+                donate=self.holders == 1,
             )
             self._next = gradient, lr_factor, Replica(values, state, 0)
         following = self._next[2]

@@ -1,0 +1,55 @@
+"""The project's own promises: what is public, what the documentation shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import ownpace
+from ownpace import ALGORITHMS
+from ownpace.fleet import read_toml
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+PYTHON = [(page.name, number, code) for page in PAGES for number, code in enumerate(blocks(page, "python"))]
+
+
+@pytest.mark.parametrize(("page", "number", "code"), PYTHON, ids=[f"{page}-{n}" for page, n, _ in PYTHON])
+def test_python_in_the_documentation_runs(page, number, code, capsys):
+    exec(compile(code, f"{page} block {number}", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out
+
+
+def test_the_documented_fleet_file_is_one(tmp_path):
+    (example,) = blocks(ROOT / "docs" / "fleets.md", "toml")
+    path = tmp_path / "fleet.toml"
+    path.write_text(example, encoding="utf-8")
+    assert [worker.name for worker in read_toml(path).workers] == ["new-0", "new-1", "old-0"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_algorithm_stands_in_the_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, cls in ALGORITHMS.items():
+        assert f"| `{name}` |" in text
+        assert cls.__module__.rsplit(".", 1)[1] + ".py" in text
+
+
+def test_public_names_are_those_listed_and_documented():
+    public = {name for name in vars(ownpace) if not name.startswith("_")}
+    modules = {"algorithms", "cli", "core", "engines", "fleet", "report", "run", "tasks", "testing"}
+    assert public - modules == set(ownpace.__all__)
+    assert all(getattr(ownpace, name).__doc__ for name in ownpace.__all__)
