@@ -2,8 +2,8 @@
 
     python benchmarks/real_gradients.py
 
-The yardstick is a plain PyTorch loop over as many batches of the same size, on the same model and data, with as many
-optimizer steps as the algorithm makes updates. Both are timed in turns, in one run; the figures are medians.
+The yardstick is a plain PyTorch loop over batches of the same sizes, on the same model and data, with as many optimizer
+steps as the algorithm makes updates. Both are timed in turns, in one run; the figures are medians.
 """
 
 from __future__ import annotations
@@ -50,25 +50,28 @@ class Pictures(Task):
         return TensorSamples(self._samples.inputs[:1], self._samples.targets[:1])
 
 
-def plain_loop(task: Pictures, batch: int, gradients: int, per_update: int) -> float:
-    """Samples per second of the loop anybody would write."""
+def plain_loop(task: Pictures, sizes: list[int], num_updates: int) -> float:
+    """Gradients per second of the loop anybody would write, for batches of these sizes and so many updates."""
     model, samples = task.model(), task.train_samples()
     optimizer = SPEC.build(model.parameters())
     order = Permutations(len(samples), 0)
+    per_update = max(1, round(len(sizes) / num_updates))
+    position = 0
     start = time.perf_counter()
-    for index in range(gradients):
-        inputs, targets = samples.pick(order.indices(index * batch, batch))
+    for index, size in enumerate(sizes, 1):
+        inputs, targets = samples.pick(order.indices(position, size))
+        position += size
         loss = task.loss(model(inputs), targets)
         loss.backward()
-        if (index + 1) % per_update == 0:
+        if index % per_update == 0:
             optimizer.step()
             optimizer.zero_grad()
         loss.item()
-    return gradients * batch / (time.perf_counter() - start)
+    return len(sizes) / (time.perf_counter() - start)
 
 
-def virtual(task: Pictures, batch: int, gradients: int, algorithm: str) -> float:
-    """Samples per second of the virtual engine, its start and its records included."""
+def virtual(task: Pictures, batch: int, gradients: int, algorithm: str) -> tuple[float, list[int], int]:
+    """Gradients per second of the virtual engine, its start and its records included; their sizes; the updates."""
     samples = gradients * batch
     job = Job(
         algorithm=make_algorithm(algorithm),
@@ -79,15 +82,25 @@ def virtual(task: Pictures, batch: int, gradients: int, algorithm: str) -> float
         samples=samples,
         eval_every=samples,
     )
-    computed = 0
+    sizes: list[int] = []
+    num_updates = 0
 
     def emit(event) -> None:
-        nonlocal computed
-        computed += event.samples if event.kind == "compute" else 0
+        nonlocal num_updates
+        if event.kind == "compute":
+            sizes.append(event.samples)
+        elif event.kind == "update":
+            num_updates += 1
 
     start = time.perf_counter()
     run_virtual(job, emit)
-    return computed / (time.perf_counter() - start)
+    return len(sizes) / (time.perf_counter() - start), sizes, num_updates
+
+
+def turn(task: Pictures, batch: int, gradients: int, algorithm: str) -> tuple[float, float]:
+    """Gradients per second of the plain loop and of the virtual engine."""
+    ours, sizes, num_updates = virtual(task, batch, gradients, algorithm)
+    return plain_loop(task, sizes, num_updates), ours
 
 
 def main() -> None:
@@ -101,15 +114,11 @@ def main() -> None:
         (Pictures("resnet20", (3, 32, 32)), 32, 12),
     ):
         for algorithm in ("sync", "async", "stale", "balanced"):
-            per_update = 4 if algorithm in ("sync", "balanced") else 1
-            turns = [
-                (plain_loop(task, batch, gradients, per_update), virtual(task, batch, gradients, algorithm))
-                for _ in range(TURNS)
-            ]
+            turns = [turn(task, batch, gradients, algorithm) for _ in range(TURNS)]
             plain, ours = (statistics.median(column) for column in zip(*turns, strict=True))
-            ratio = statistics.median(turn[1] / turn[0] for turn in turns)
+            ratio = statistics.median(ours / plain for plain, ours in turns)
             rows.append((task.model_name, f"{batch}", algorithm, f"{plain:,.0f}", f"{ours:,.0f}", f"{ratio:.3f}"))
-    heads = ("model", "batch", "algorithm", "plain loop, samples/s", "virtual engine, samples/s", "ratio")
+    heads = ("model", "batch", "algorithm", "plain loop, gradients/s", "virtual engine, gradients/s", "ratio")
     print_table(heads, rows)
 
 

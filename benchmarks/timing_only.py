@@ -60,7 +60,8 @@ def gradients_per_s(num_workers: int, gradients: int) -> float:
 
     def emit(event) -> None:
         nonlocal done
-        done = getattr(event, "updates", 0)
+        if event.kind == "end":
+            done = event.sums.updates
 
     start = time.perf_counter()
     run_virtual(job, emit)
@@ -68,21 +69,23 @@ def gradients_per_s(num_workers: int, gradients: int) -> float:
 
 
 def main() -> None:
+    sizes = {100: 300_000, 1_000: 300_000, 10_000: 1_000_000}
+    rates: dict[int, list[tuple[float, float]]] = {num_workers: [] for num_workers in sizes}
+    for _ in range(TURNS):
+        for num_workers, gradients in sizes.items():
+            bare = bare_timeouts_per_s(num_workers, gradients)
+            rates[num_workers].append((bare, gradients_per_s(num_workers, gradients)))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB
     rows = []
-    first_cost = 0.0
-    for num_workers, gradients in ((100, 300_000), (1_000, 300_000), (10_000, 1_000_000)):
-        turns = [
-            (bare_timeouts_per_s(num_workers, gradients), gradients_per_s(num_workers, gradients)) for _ in range(TURNS)
-        ]
-        bare = statistics.median(turn[0] for turn in turns)
-        ours = statistics.median(turn[1] for turn in turns)
-        ratio = statistics.median(turn[1] / turn[0] for turn in turns)
-        first_cost = first_cost or 1 / ours
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB
+    for num_workers, gradients in sizes.items():
+        bare, ours = (statistics.median(column) for column in zip(*rates[num_workers], strict=True))
+        ratio = statistics.median(own / other for other, own in rates[num_workers])
+        pairs = zip(rates[100], rates[num_workers], strict=True)
+        growth = statistics.median(small[1] / large[1] for small, large in pairs)
         numbers = (num_workers, gradients, round(bare), round(ours))
-        rows.append((*(f"{n:,}" for n in numbers), f"{ratio:.3f}", f"{1 / ours / first_cost:.2f}", f"{peak:,.0f}"))
-    heads = ("workers", "gradients", "bare timeouts/s", "gradients/s", "ratio", "cost / that of 100", "peak MiB")
-    print_table(heads, rows)
+        rows.append((*(f"{n:,}" for n in numbers), f"{ratio:.3f}", f"{growth:.2f}"))
+    print_table(("workers", "gradients", "bare timeouts/s", "gradients/s", "ratio", "cost / that of 100"), rows)
+    print(f"\nPeak memory: {peak:,.0f} MiB")
 
 
 if __name__ == "__main__":

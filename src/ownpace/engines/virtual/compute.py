@@ -18,6 +18,7 @@ class Processor:
 
     __slots__ = (
         "_changes",
+        "_compute_free_s",
         "_edges",
         "_factors",
         "_jitter",
@@ -25,7 +26,6 @@ class Processor:
         "_rng",
         "_samples_per_s",
         "io_s_per_sample",
-        "last_compute",
     )
 
     def __init__(self, worker: WorkerMachine, rank: int, seed: int) -> None:
@@ -37,8 +37,7 @@ class Processor:
         self._factors = array("d")
         self._changes = worker.rate_changes if any(rate != 1 for _, rate in worker.rate_changes) else ()
         self._edges = [edge for edge, _ in self._changes]
-        self.last_compute = (0.0, 0.0)
-        """When the last micro-batch starts and ends, which may both lie in the future."""
+        self._compute_free_s = 0.0
         self._load_free_s = 0.0
 
     def load(self, ready_s: float, samples: int) -> tuple[float, float]:
@@ -54,10 +53,10 @@ class Processor:
             if not self._factors:
                 self._factors.frombytes((1 + self._jitter * np.abs(self._rng.standard_normal(_BLOCK))).tobytes())
             work_s *= self._factors.pop()
-        free = self.last_compute[1]
+        free = self._compute_free_s
         start = ready_s if ready_s > free else free
-        self.last_compute = start, self._finish(start, work_s) if self._changes else start + work_s
-        return self.last_compute
+        end = self._compute_free_s = self._finish(start, work_s) if self._changes else start + work_s
+        return start, end
 
     def _finish(self, time: float, work_s: float) -> float:
         """When `work_s` seconds of undisturbed work, begun at `time`, are done: the pace may change meanwhile."""

@@ -74,6 +74,7 @@ class Computed(Gradient, Due):
     def happen(self) -> None:
         worker = self.worker
         worker.samples += self.samples
+        worker.compute_s += self.seconds
         if worker._run.detail:
             end = worker._clock._now
             worker._run.emit(events.Compute(self.start, end, worker.name, self.samples, self.versions[0]))
@@ -373,7 +374,17 @@ class VirtualCommunicator(VirtualNode):
 class VirtualWorker(VirtualLearner):
     """A worker: a learner with a machine and data."""
 
-    __slots__ = ("_processor", "_versions", "batch_size", "buffers", "compute_s", "load_s", "micro_batch", "samples")
+    __slots__ = (
+        "_computing",
+        "_processor",
+        "_versions",
+        "batch_size",
+        "buffers",
+        "compute_s",
+        "load_s",
+        "micro_batch",
+        "samples",
+    )
 
     def __init__(
         self, run: VirtualRun, rank: int, name: str, bandwidth: float, replica: Replica, num_shards: int
@@ -385,6 +396,7 @@ class VirtualWorker(VirtualLearner):
         self.samples = 0
         self.compute_s = 0.0
         self.load_s = 0.0
+        self._computing: Computed | None = None
         self._processor = Processor(run.job.fleet.workers[rank], rank, run.job.seed)
         self._versions = (0,) * num_shards
 
@@ -410,7 +422,6 @@ class VirtualWorker(VirtualLearner):
                 samples = self.micro_batch
             ready = self._load(samples) if self._processor.io_s_per_sample else self._clock._now
         start, end = self._processor.compute(ready, samples)
-        self.compute_s += end - start
         versions = self._versions if at is None else (at.version,) * len(self._versions)
         if run.real:
             indices = run.draw(self.rank, samples) if batch is None else batch.indices
@@ -425,6 +436,7 @@ class VirtualWorker(VirtualLearner):
         computed.done = False
         computed.task = None
         computed.worker = self
+        self._computing = computed
         self._clock.at(end, computed)
         return computed
 
@@ -451,9 +463,9 @@ class VirtualWorker(VirtualLearner):
 
     def tally(self) -> events.Tally:
         """What this worker did until now; what it is still at counts as far as it has come."""
-        start, end = self._processor.last_compute
-        ahead_s = max(0.0, end - max(start, self._clock._now))
-        return events.Tally(self.samples, self.compute_s - ahead_s, self.load_s)
+        last, now = self._computing, self._clock._now
+        begun_s = 0.0 if last is None or last.done else max(0.0, now - last.start)
+        return events.Tally(self.samples, self.compute_s + begun_s, self.load_s)
 
     def _load(self, samples: int) -> float:
         start, end = self._processor.load(self._clock._now, samples)
