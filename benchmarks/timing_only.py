@@ -23,7 +23,7 @@ from ownpace.fleet import Fleet, Machine, ServerMachine
 from ownpace.tasks import Quadratic
 from table import print_table
 
-TURNS = 5
+TURNS = 3
 JITTER = 0.1
 MIB = 2**20
 

@@ -51,6 +51,10 @@ class Clock(simpy.Environment):
             if event.task is not None:
                 event.task.go_on()
 
+    def scheduled(self) -> list[object]:
+        """All that is still to happen, in no order."""
+        return [entry[3] for entry in self._queue] + [entry[3] for entry in self._lane]
+
     def at(self, time: float, event: Due) -> None:
         """Let something happen at that time."""
         heappush(self._queue, (time, NORMAL, next(self._eid), event))  # type: ignore[misc]

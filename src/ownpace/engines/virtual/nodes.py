@@ -375,7 +375,6 @@ class VirtualWorker(VirtualLearner):
     """A worker: a learner with a machine and data."""
 
     __slots__ = (
-        "_computing",
         "_processor",
         "_versions",
         "batch_size",
@@ -396,7 +395,6 @@ class VirtualWorker(VirtualLearner):
         self.samples = 0
         self.compute_s = 0.0
         self.load_s = 0.0
-        self._computing: Computed | None = None
         self._processor = Processor(run.job.fleet.workers[rank], rank, run.job.seed)
         self._versions = (0,) * num_shards
 
@@ -436,7 +434,6 @@ class VirtualWorker(VirtualLearner):
         computed.done = False
         computed.task = None
         computed.worker = self
-        self._computing = computed
         self._clock.at(end, computed)
         return computed
 
@@ -448,12 +445,13 @@ class VirtualWorker(VirtualLearner):
         if len(versions) == 1:
             self._values = parameters.values
             self._versions = (version,)
+            self._version = version
         else:
             shard = parameters.shard
             self._values = self._values.clone()
             self._values[shard.start : shard.stop] = parameters.values
             self._versions = (*versions[: shard.index], version, *versions[shard.index + 1 :])
-        self._version = min(self._versions)
+            self._version = min(self._versions)
         self._replica = None
         self._snapshot = None
 
@@ -461,10 +459,8 @@ class VirtualWorker(VirtualLearner):
         super().step(gradient, lr_scale=lr_scale)
         self._versions = (self._version,) * len(self._versions)
 
-    def tally(self) -> events.Tally:
-        """What this worker did until now; what it is still at counts as far as it has come."""
-        last, now = self._computing, self._clock._now
-        begun_s = 0.0 if last is None or last.done else max(0.0, now - last.start)
+    def tally(self, begun_s: float) -> events.Tally:
+        """What this worker did until now, with the part of what it is still at that lies behind it."""
         return events.Tally(self.samples, self.compute_s + begun_s, self.load_s)
 
     def _load(self, samples: int) -> float:

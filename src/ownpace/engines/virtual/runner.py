@@ -23,6 +23,7 @@ from ownpace.engines.virtual.learning import Learning, RealLearning, Replica, Ti
 from ownpace.engines.virtual.nodes import (
     Collected,
     Collective,
+    Computed,
     VirtualCommunicator,
     VirtualLearner,
     VirtualServer,
@@ -301,14 +302,16 @@ class VirtualRun:
         return events.End(self.clock.now, reason, self._sums or self._take_stock())
 
     def _take_stock(self) -> events.Sums:
+        now = self.clock.now
+        begun_s = {e.worker: max(0.0, now - e.start) for e in self.clock.scheduled() if isinstance(e, Computed)}
         return events.Sums(
-            seconds=self.clock.now,
+            seconds=now,
             samples=self._samples,
             updates=self._updates,
             staleness_mean=self._staleness_sum / max(1, self._updates),
             staleness_max=self._staleness_max,
-            limit_samples_per_s=self.job.fleet.limit_samples_per_s(self.clock.now),
-            workers={worker.name: worker.tally() for worker in self._workers},
+            limit_samples_per_s=self.job.fleet.limit_samples_per_s(now),
+            workers={worker.name: worker.tally(begun_s.get(worker, 0.0)) for worker in self._workers},
         )
 
 
