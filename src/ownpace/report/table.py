@@ -24,7 +24,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
 
     num_seeds = max(len(group) for group in runs.values())
     title = f"mean of {num_seeds} seeds" if num_seeds > 1 else None
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("algorithm", no_wrap=True)
     if target is not None:
         table.add_column(f"time to {target:.1%}", justify="right")
