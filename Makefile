@@ -25,7 +25,7 @@ check: .venv/ready  ## lint, format, types, import contracts, spelling
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > .venv/contracts.txt || { cat .venv/contracts.txt; exit 1; }
-	$(BIN)/codespell src tests docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell src docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
 	@sh scripts/sizes
 
 bench: .venv/ready  ## the figures of docs/results, about ten minutes on a machine that does nothing else
