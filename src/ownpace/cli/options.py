@@ -80,9 +80,9 @@ class Shared:
     stop_at_target: Annotated[
         bool, _option("Stop as soon as the target is reached.", "--stop-at-target", panel=_END)
     ] = False
-    eval_every: Annotated[int | None, _option("Samples between evaluations (default: 40 evaluations).", panel=_END)] = (
-        None
-    )
+    eval_every: Annotated[
+        int | None, _option("Samples between evaluations (default: 40 of them, at most).", panel=_END)
+    ] = None
     no_detail: Annotated[
         bool,
         _option("Record evaluations and sums, not each computation, transfer and wait.", "--no-detail", panel=_OUT),

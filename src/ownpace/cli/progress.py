@@ -16,7 +16,7 @@ class Live:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             TextColumn("{task.description:<12}"),
-            BarColumn(bar_width=28),
+            BarColumn(bar_width=16),
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),

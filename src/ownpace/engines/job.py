@@ -35,7 +35,7 @@ class Job:
     target: float | None = None
     stop_at_target: bool = False
     eval_every: int | None = None
-    """Samples between evaluations (None: a fortieth of the run, or a quarter of an epoch)."""
+    """Samples between evaluations (None: a fortieth of the run, or a quarter of an epoch, or the test set's size)."""
     seed: int = 0
     sampling: Sampling = "queue"
     timing_only: bool = False

@@ -79,7 +79,7 @@ class VirtualRun:
         self._staleness_max = 0
         self.deadline_s = math.inf if job.seconds is None else job.seconds
         self._on_progress = on_progress
-        self._eval_every = job.eval_every or (job.samples // 40 if job.samples else num_train // 4) or 1
+        self._eval_every = job.eval_every or self._often_enough(num_train)
         self._next_eval = math.inf if job.timing_only else self._eval_every
         self._evaluated_at: int | None = None
         self._sums: events.Sums | None = None
@@ -90,6 +90,11 @@ class VirtualRun:
         self._turns: dict[tuple[Group, Address], int] = {}
         self._tasks: list[Task] = []
         self._make_nodes()
+
+    def _often_enough(self, num_train: int) -> int:
+        """Forty evaluations, or four an epoch, but no more test samples than training samples."""
+        num_test = len(self.job.task.test_samples())
+        return max(self.job.samples // 40 if self.job.samples else num_train // 4, num_test)
 
     # ---- who takes part ----
 
