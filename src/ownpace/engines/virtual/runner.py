@@ -21,15 +21,13 @@ from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.virtual.clock import Call, Clock, EmptySchedule, Task
 from ownpace.engines.virtual.learning import Learning, RealLearning, Replica, TimingOnly
 from ownpace.engines.virtual.nodes import (
-    Collected,
-    Collective,
-    Computed,
     VirtualCommunicator,
     VirtualLearner,
     VirtualServer,
     VirtualWorker,
     diverged,
 )
+from ownpace.engines.virtual.pending import Collected, Collective, Computed
 from ownpace.fleet import Fault, ServerMachine
 
 _TICKS = 200
