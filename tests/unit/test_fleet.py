@@ -61,7 +61,7 @@ def test_only_the_pace_is_needed(tmp_path):
     [
         ("[[machine]\n", "is not valid TOML"),
         ("[[machine]]\nsamples_per_s = 1\nsped = 2\n", "unknown key in [[machine]] number 1: 'sped'"),
-        ("[[machine]]\nname = 'x'\n", "[[machine]] number 1 lacks samples_per_s"),
+        ("[[machine]]\nname = 'x'\njitter = 1\n", "machine 'x' has no samples_per_s, but jitter"),
         (
             "[[machine]]\nsamples_per_s = -1\n",
             "[[machine]] number 1: samples_per_s is -1.0; it must be a finite number above 0",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ownpace import Algorithm, make_algorithm
 from ownpace.core.events import Compute, Fault, Load, Transfer, Update, Wait, to_line
-from ownpace.engines.virtual.compute import Processor
+from ownpace.engines.compute import Processor
 from ownpace.fleet import Fault as FaultSpec
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
 from ownpace.report import summarize

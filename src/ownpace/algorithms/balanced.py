@@ -5,9 +5,9 @@
     w_{t+1} = Opt(w_t, Σ_i G_i / Σ_i b_i)            each sample counts once, whoever computed it
 
 All workers need about equally long, so nobody waits long; staleness stays zero and the global batch is fixed, so
-the result is that of Sync-SGD. Sizes follow the speeds while running: every worker's speed travels with its
-gradient (a few bytes, which the virtual engine does not count), so all of them divide the next batch alike. Nobody is
-left without work: a worker whose share rounds to nothing takes one sample from the largest share.
+the result is that of Sync-SGD. Sizes follow the speeds while running: the sum of the gradients says how many samples
+each worker computed and in what time, so all of them divide the next batch alike. Nobody is left without work: a
+worker whose share rounds to nothing takes one sample from the largest share.
 
 | paper | here |
 |---|---|
@@ -21,13 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Worker, accumulate
+from ownpace.core.asking import Worker, accumulate_and_reduce
 from ownpace.core.errors import InputError
-from ownpace.core.values import Gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,23 +41,16 @@ class BalancedSgd(Algorithm):
     async def worker(self, me: Worker) -> None:
         num_workers = len(me.workers)
         sizes = [me.batch_size] * num_workers
-        speeds = torch.zeros(num_workers, dtype=torch.float64)
+        speeds = [0.0] * num_workers
         while me.training:
-            gradient = await accumulate(me, sizes[me.rank])
-            total = await me.all_reduce(gradient.noting(_own_speed(me.rank, num_workers, gradient)))
+            total = await accumulate_and_reduce(me, sizes[me.rank])
             me.step(total)
-            assert total.notes is not None
-            known = torch.where(total.notes > 0, total.notes, speeds)
-            speeds = torch.where(speeds > 0, speeds + self.smoothing * (known - speeds), known)
-            sizes = divide(num_workers * me.batch_size, speeds.tolist())
+            speeds = [self._smooth(old, share.pace) for old, share in zip(speeds, total.shares, strict=True)]
+            if all(speeds):
+                sizes = divide(num_workers * me.batch_size, speeds)
 
-
-def _own_speed(rank: int, num_workers: int, gradient: Gradient) -> Tensor:
-    """My speed in my place and zero elsewhere: the sum over the workers holds everybody's."""
-    notes = torch.zeros(num_workers, dtype=torch.float64)
-    if gradient.seconds > 0:
-        notes[rank] = gradient.samples / gradient.seconds
-    return notes
+    def _smooth(self, old: float, new: float) -> float:
+        return old + self.smoothing * (new - old) if old and new else old or new
 
 
 def divide(total: int, shares: Sequence[float]) -> list[int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Worker, accumulate
+from ownpace.core.asking import Worker, accumulate_and_reduce
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,5 +24,4 @@ class SyncSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         while me.training:
-            gradient = await accumulate(me, me.batch_size)
-            me.step(await me.all_reduce(gradient))
+            me.step(await accumulate_and_reduce(me, me.batch_size))

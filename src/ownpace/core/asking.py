@@ -71,18 +71,20 @@ class Node(Protocol):
     def receive(self, sender: Address | None = None) -> Pending[Message]:
         """The next message, from anyone or from `sender` alone."""
 
-    def all_reduce(self, body: B, group: Group | None = None) -> Pending[B]:
+    def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> Pending[B]:
         """Start the sum of what every member of `group` (default: all workers) contributes; all get it.
 
+        A gradient may be handed over before it has been computed, as in `all_reduce(me.gradient())`, and is then
+        the engine's: it may send the layers that are ready while the backward pass goes on to the others.
         The k-th call of each member belongs to the k-th of every other. Gradients add up as the union of
         their samples: totals, counts and notes are summed.
         """
 
     def reduce(self, body: B | None, to: Address, group: Group) -> Pending[B | None]:
-        """As `all_reduce`, but only `to` gets the sum, the others None. `None` contributes nothing."""
+        """As `all_reduce`, but only `to` gets the sum, the others None. `None` is the gradient of no samples."""
 
     def broadcast(self, body: B | None, root: Address, group: Group) -> Pending[B]:
-        """Start sending `root`'s body to every member; the others pass None."""
+        """Start sending `root`'s body to every member. The others pass None to get a gradient, or a tensor alike."""
 
 
 class Learner(Node, Protocol):
@@ -95,6 +97,7 @@ class Learner(Node, Protocol):
     def step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         """Commit one optimizer step with the gradient's mean: one update of the global parameters.
 
+        A gradient of no samples changes nothing and is no update.
         The learning rate is the schedule's at the samples seen so far, times `lr_scale`.
         """
 
@@ -121,11 +124,17 @@ class Worker(Learner, Protocol):
         """Draw and load the next samples (default: a micro-batch), as an act of its own."""
 
     def gradient(
-        self, samples: int | None = None, *, at: Parameters | None = None, batch: Batch | None = None
+        self,
+        samples: int | None = None,
+        *,
+        at: Parameters | None = None,
+        batch: Batch | None = None,
+        plus: Gradient | None = None,
     ) -> Pending[Gradient]:
-        """The gradient of one micro-batch, at my parameters or at a given point.
+        """The gradient of one micro-batch, at my parameters or at a given point, added to `plus` if that is given.
 
-        It loads `samples` new samples first, unless `batch` brings them.
+        It loads `samples` new samples first, unless `batch` brings them. Where data can end, it may be of fewer
+        samples, or of none.
         """
 
     def no_gradient(self) -> Gradient:
@@ -152,9 +161,23 @@ async def _in_micro_batches(me: Worker, samples: int) -> Gradient:
     gradient = me.no_gradient()
     while samples > 0:
         part = await me.gradient(min(samples, me.micro_batch))
+        if not part.samples:
+            break  # the data has come to its end
         gradient = gradient + part if gradient.samples else part
         samples -= part.samples
     return gradient
+
+
+async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
+    """The sum over all workers of everybody's gradient, mine of `samples` samples.
+
+    The last micro-batch is handed over before it is computed, so that its backward pass and the transfer overlap.
+    """
+    if samples <= 0:
+        return await me.all_reduce(me.no_gradient())
+    last = (samples - 1) % me.micro_batch + 1
+    earlier = await accumulate(me, samples - last) if samples > last else None
+    return await me.all_reduce(me.gradient(last, plus=earlier))
 
 
 async def exchange(me: Worker, gradient: Gradient) -> None:

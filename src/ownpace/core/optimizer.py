@@ -120,6 +120,7 @@ class FlatOptimizer:
         samples: int = 1,
         lr_factor: float = 1.0,
         donate: bool = False,
+        in_place: bool = False,
     ) -> tuple[Tensor, State]:
         """One step from `values` and `state`: returns new ones and leaves `values` as it was.
 
@@ -130,10 +131,11 @@ class FlatOptimizer:
             samples: How many they were.
             lr_factor: By what the optimizer's learning rates are multiplied.
             donate: `state` may be overwritten, because nobody needs it any more.
+            in_place: And so may `values`.
         """
         if self._plain_sgd:
-            return self._sgd(values, state, total, samples, lr_factor, donate)
-        values = values.clone()
+            return self._sgd(values, state, total, samples, lr_factor, donate, in_place)
+        values = values if in_place else values.clone()
         views = zip(self._parameters, self._views(values), self._views(total / samples), strict=True)
         for parameter, view, part in views:
             parameter.data = view
@@ -148,7 +150,14 @@ class FlatOptimizer:
         return values, self._take_state()
 
     def _sgd(
-        self, values: Tensor, state: State, total: Tensor, samples: int, lr_factor: float, donate: bool
+        self,
+        values: Tensor,
+        state: State,
+        total: Tensor,
+        samples: int,
+        lr_factor: float,
+        donate: bool,
+        in_place: bool,
     ) -> tuple[Tensor, State]:
         """SGD, which everything is compared with, written out: the same numbers for half the memory traffic."""
         group = self._optimizer.param_groups[0]
@@ -161,7 +170,8 @@ class FlatOptimizer:
             buffer.add_(total, alpha=1 / samples)
         if decay:
             buffer.add_(values, alpha=decay)
-        return torch.add(values, buffer, alpha=-lr), [{"momentum_buffer": buffer}] if momentum else [{}]
+        values = values.add_(buffer, alpha=-lr) if in_place else torch.add(values, buffer, alpha=-lr)
+        return values, [{"momentum_buffer": buffer}] if momentum else [{}]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         if self._whole:

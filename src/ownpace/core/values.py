@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Literal, NamedTuple, Union
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +53,19 @@ class Group:
         return iter(self.members)
 
 
+class Share(NamedTuple):
+    """One member's part in a summed gradient."""
+
+    samples: int
+    seconds: float
+    """That it spent on computing, before any transfer."""
+
+    @property
+    def pace(self) -> float:
+        """Samples per second of computing; 0 if nothing was computed."""
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+
 @dataclass(slots=True, eq=False)
 class Gradient:
     """The sum of the per-sample gradients of some samples, and how many they were.
@@ -72,7 +85,9 @@ class Gradient:
     seconds: float = 0.0
     """Time spent on computing it, before any transfer."""
     notes: Tensor | None = None
-    """A few numbers that travel along and are summed in collectives: speeds, norms."""
+    """A few numbers that travel along and are summed in collectives: norms, say."""
+    shares: tuple[Share, ...] = ()
+    """For the sum of a collective: what each member of the group contributed, in the group's order."""
 
     @property
     def mean(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from ownpace.fleet.model import Fault, Fleet, Machine, Network, ServerMachine, Slowdown, WorkerMachine
 from ownpace.fleet.presets import PRESETS, paces
-from ownpace.fleet.read import fleet_from, read_fleet, read_toml
+from ownpace.fleet.read import fleet_from, full_speed, read_fleet, read_toml
 
 __all__ = [
     "PRESETS",
@@ -14,6 +14,7 @@ __all__ = [
     "Slowdown",
     "WorkerMachine",
     "fleet_from",
+    "full_speed",
     "paces",
     "read_fleet",
     "read_toml",

@@ -37,8 +37,8 @@ class Slowdown:
 class Machine:
     """`count` machines of one kind, each with one worker."""
 
-    samples_per_s: float
-    """The pace: samples whose gradient it computes in a second, undisturbed."""
+    samples_per_s: float | None = None
+    """The pace: samples whose gradient it computes in a second, undisturbed. None: as fast as it really is."""
     name: str = "worker"
     """Its workers are name-0, name-1 …; machines of the same name are numbered on."""
     count: int = 1
@@ -51,6 +51,11 @@ class Machine:
     def __post_init__(self) -> None:
         positive(samples_per_s=self.samples_per_s, count=self.count)
         not_negative(jitter=self.jitter, io_s_per_sample=self.io_s_per_sample)
+        if self.samples_per_s is None and (self.jitter or self.io_s_per_sample or self.slowdown):
+            raise InputError(
+                f"machine '{self.name}' has no samples_per_s, but jitter, io_s_per_sample or slow-downs, which change "
+                "a pace; give it one, or leave those out"
+            )
         if self.name in ("", "server", "communicator"):
             raise InputError(f"name is '{self.name}', which would be mistaken; choose another or leave it out")
         if self.count > MOST_WORKERS:
@@ -65,6 +70,7 @@ class Machine:
     @property
     def mean_samples_per_s(self) -> float:
         """What it computes in a second on average, its jitter counted, and no more than it can load."""
+        assert self.samples_per_s is not None, "nobody knows the pace of this machine beforehand"
         computes = self.samples_per_s / (1 + self.jitter * MEAN_ABS_NORMAL)
         return min(computes, 1 / self.io_s_per_sample) if self.io_s_per_sample else computes
 
@@ -181,6 +187,11 @@ class Fleet:
             for fault in self.fault
             if fault.worker == name and fault.kind == "pause" and fault.back_at_s is not None
         )
+
+    @property
+    def paced(self) -> bool:
+        """Whether every machine has a pace, so that its time can be predicted."""
+        return all(machine.samples_per_s is not None for machine in self.machine)
 
     def limit_samples_per_s(self, until_s: float) -> float:
         """The sum of what each worker would compute alone and without waiting, over the first `until_s` seconds.

@@ -14,12 +14,15 @@ from ownpace.fleet.presets import PRESETS, paces
 
 SHORTHAND_SAMPLES_PER_S = 1000.0
 """What 1 means in `4,2,1,1`."""
-HELP = "a preset, relative paces such as 4,2,1,1 (1 is 1000 samples/s), or a file ending in .toml"
+HELP = (
+    "a preset, relative paces such as 4,2,1,1 (1 is 1000 samples/s), x4 for four workers at full speed, "
+    "or a file ending in .toml"
+)
 T = TypeVar("T")
 
 
 def read_fleet(text: str) -> Fleet:
-    """The fleet that `text` means: a preset, paces such as `4,2,1,1` (1 is 1000 samples/s), or a file.
+    """The fleet that `text` means: a preset, paces such as `4,2,1,1` (1 is 1000 samples/s), `x4`, or a file.
 
     >>> [worker.machine.samples_per_s for worker in read_fleet("4,2").workers]
     [4000.0, 2000.0]
@@ -28,9 +31,16 @@ def read_fleet(text: str) -> Fleet:
         return PRESETS[text][1]
     if text.endswith(".toml"):
         return read_toml(Path(text))
+    if text[:1] == "x" and text[1:].isdigit() and int(text[1:]) > 0:
+        return full_speed(int(text[1:]))
     if text[:1].isdigit() or text[:1] in "-.+,":
         return _shorthand(text)
     raise unknown("fleet", text, PRESETS, f"--fleet takes {HELP}")
+
+
+def full_speed(num_workers: int) -> Fleet:
+    """Workers without a prescribed pace: each runs as fast as it can. Only real processes can do that."""
+    return Fleet(machine=(Machine(count=num_workers),))
 
 
 def _shorthand(text: str) -> Fleet:

@@ -1,4 +1,4 @@
-"""Who computes gradients and steps in virtual time: a real model, or nobody, when only time is of interest."""
+"""Learning in virtual time: workers in lock-step share their steps; or nobody learns, and time alone passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ownpace.core.flat import Buffers, FlatModel, Layout
+from ownpace.core.flat import Buffers, Layout
 from ownpace.core.optimizer import FlatOptimizer, OptimizerSpec, State
 from ownpace.core.task import Score, Task
 from ownpace.core.values import Gradient, Shard
@@ -78,40 +78,6 @@ class Learning(Protocol):
 
     def export(self, values: Tensor, buffers: list[Buffers]) -> dict[str, Tensor]:
         """The model by names, ready to be saved."""
-
-
-class RealLearning:
-    """Real gradients of a real model, on any device."""
-
-    def __init__(self, task: Task, device: torch.device) -> None:
-        self._task = task
-        self._model = FlatModel(task, device)
-        self._train = task.train_samples().to(device)
-        self._test = task.test_samples().to(device)
-        self.layout = self._model.layout
-        self.initial = self._model.initial
-        self._model.module.train()
-
-    def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
-        return FlatOptimizer(self.layout, shard, self.initial[shard.start : shard.stop], spec.build)
-
-    def new_buffers(self) -> Buffers:
-        return self._model.new_buffers()
-
-    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
-        self._model.bind(values, buffers)
-        gradient = self._model.gradient(*self._train.pick(indices))
-        if buffers:
-            buffers[:] = self._model.take_buffers()
-        return gradient
-
-    def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
-        self._model.bind(values, self._model.mean_buffers(buffers))
-        return self._task.score(self._model.module, self._test)
-
-    def export(self, values: Tensor, buffers: list[Buffers]) -> dict[str, Tensor]:
-        self._model.bind(values, self._model.mean_buffers(buffers))
-        return {name: value.detach().clone() for name, value in self._model.module.state_dict().items()}
 
 
 class TimingOnly:

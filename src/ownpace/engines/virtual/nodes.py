@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from ownpace.core import events
+from ownpace.core.asking import Pending
 from ownpace.core.errors import DivergenceError
 from ownpace.core.values import Address, Batch, Body, Gradient, Group, Message, Parameters, Role, Shard
-from ownpace.engines.virtual.compute import Processor
+from ownpace.engines.compute import Processor
 from ownpace.engines.virtual.learning import Replica
 from ownpace.engines.virtual.pending import Collected, Computed, Loaded, Received, Sent
 
@@ -114,8 +116,8 @@ class VirtualNode(Address):
             last.following = received
         return received
 
-    def all_reduce(self, body: B, group: Group | None = None) -> Collected:
-        return self._collective("all-reduce", body, group or self._run.workers, None)
+    def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> Collected:
+        return self._collective("all-reduce", cast(Body, body), group or self._run.workers, None)
 
     def reduce(self, body: B | None, to: Address, group: Group) -> Collected:
         return self._collective("reduce", body, group, to)
@@ -125,7 +127,10 @@ class VirtualNode(Address):
 
     def _collective(self, what: str, body: Body, group: Group, root: Address | None) -> Collected:
         part = Collected(self, what, body)
-        self._run.join(group, self, what, root, part)
+        if isinstance(body, Computed) and not body.done:
+            body.then = partial(self._run.join, group, self, what, root, part)
+        else:
+            self._run.join(group, self, what, root, part)
         return part
 
     def _waited(self, what: str, start: float) -> None:
@@ -155,6 +160,8 @@ class VirtualLearner(VirtualNode):
         return self._snapshot
 
     def step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+        if not gradient.samples:
+            return
         run = self._run
         if run.real:
             replica = self._replica or Replica(self._values)
@@ -234,7 +241,12 @@ class VirtualWorker(VirtualLearner):
         return loaded
 
     def gradient(
-        self, samples: int | None = None, *, at: Parameters | None = None, batch: Batch | None = None
+        self,
+        samples: int | None = None,
+        *,
+        at: Parameters | None = None,
+        batch: Batch | None = None,
+        plus: Gradient | None = None,
     ) -> Computed:
         run = self._run
         if batch is not None:
@@ -254,7 +266,11 @@ class VirtualWorker(VirtualLearner):
         else:
             total, loss = run.learning.initial, math.nan
         computed = Computed(total, samples, versions, loss, end - start)
+        computed.computed = samples
+        if plus is not None:
+            add(computed, plus)
         computed.start = start
+        computed.then = None
         computed.done = False
         computed.task = None
         computed.worker = self
@@ -293,6 +309,13 @@ class VirtualWorker(VirtualLearner):
         if self._run.detail and end > start:
             self._run.emit(events.Load(start, end, self.name, samples))
         return end
+
+
+def add(computed: Computed, other: Gradient) -> None:
+    """Make a gradient that is being computed the sum with an earlier one."""
+    both = computed + other
+    computed.total, computed.samples, computed.versions = both.total, both.samples, both.versions
+    computed.loss, computed.seconds, computed.notes = both.loss, both.seconds, both.notes
 
 
 def diverged(what: str, loss: float, samples: int) -> DivergenceError:

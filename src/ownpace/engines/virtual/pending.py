@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ownpace.core import events
-from ownpace.core.values import Address, Batch, Body, Gradient, Group, Message
+from ownpace.core.values import Address, Batch, Body, Gradient, Group, Message, Share
 from ownpace.engines.virtual import transport
 from ownpace.engines.virtual.clock import Answer, Call, Due
 
@@ -61,17 +61,23 @@ class Sent(Message, Due):
 class Computed(Gradient, Due):
     """A gradient that is being computed."""
 
-    __slots__ = ("done", "start", "task", "worker")
+    __slots__ = ("computed", "done", "start", "task", "then", "worker")
     worker: VirtualWorker
     start: float
+    computed: int
+    """Samples of this computation alone, without those of a gradient it was added to."""
+    then: Callable[[], None] | None
+    """What follows it at once: the collective that it was handed to before it was there."""
 
     def happen(self) -> None:
         worker = self.worker
-        worker.samples += self.samples
-        worker.compute_s += self.seconds
+        worker.samples += self.computed
+        worker.compute_s += worker._clock._now - self.start
         if worker._run.detail:
             end = worker._clock._now
-            worker._run.emit(events.Compute(self.start, end, worker.name, self.samples, self.versions[0]))
+            worker._run.emit(events.Compute(self.start, end, worker.name, self.computed, self.versions[0]))
+        if self.then is not None:
+            self.then()
 
     def __await__(self) -> Generator[Due, None, Gradient]:
         if not self.done:
@@ -127,7 +133,7 @@ class Received(Answer[Message]):
 class Collected(Answer[Any]):
     """One member's part in a collective: what it contributes, then what it gets."""
 
-    __slots__ = ("_node", "body", "stop", "what")
+    __slots__ = ("_node", "body", "joined_s", "stop", "what")
 
     def __init__(self, node: VirtualNode, what: str, body: Body) -> None:
         super().__init__()
@@ -135,13 +141,14 @@ class Collected(Answer[Any]):
         self.what = what
         self.body = body
         self.stop = False
+        self.joined_s = 0.0
 
     def __await__(self) -> Generator[Answer[Any], None, Any]:
         if not self.done:
             start = self._node._clock._now
             yield self
             if self._node._run.detail:
-                self._node._waited(self.what, start)
+                self._node._waited(self.what, max(start, self.joined_s))  # before that, it computed
         if self.stop:
             self._node._stop = True
         return self.value
@@ -207,6 +214,7 @@ def total(bodies: list[Body]) -> Body:
             loss=sum(gradient.loss for gradient in gradients),
             seconds=sum(gradient.seconds for gradient in gradients),
             notes=_sum(notes) if notes else None,
+            shares=tuple(Share(gradient.samples, gradient.seconds) for gradient in gradients),
         )
     return _sum([body for body in given if isinstance(body, Tensor)])
 

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from ownpace.core import events
-from ownpace.core.errors import Deadlock, Interrupted, MachineDied, OwnpaceError
+from ownpace.core.errors import Deadlock, InputError, Interrupted, MachineDied, OwnpaceError
 from ownpace.core.flat import Buffers
 from ownpace.core.optimizer import FlatOptimizer
 from ownpace.core.sampling import derive, make_sampler
 from ownpace.core.values import Address, Group, Shard
 from ownpace.engines.job import Job, OnProgress, Outcome
+from ownpace.engines.learning import RealLearning
 from ownpace.engines.virtual.clock import Call, Clock, EmptySchedule, Task
-from ownpace.engines.virtual.learning import Learning, RealLearning, Replica, TimingOnly
+from ownpace.engines.virtual.learning import Learning, Replica, TimingOnly
 from ownpace.engines.virtual.nodes import (
     VirtualCommunicator,
     VirtualLearner,
@@ -56,6 +57,11 @@ class VirtualRun:
     """All nodes of one run, the clock they share, and the books that are kept of them."""
 
     def __init__(self, job: Job, emit: events.Emit, on_progress: OnProgress | None) -> None:
+        if not job.fleet.paced:
+            raise InputError(
+                "a machine of the fleet has no pace (samples_per_s), and virtual time cannot guess it; "
+                "give it one, or use the engine 'process'"
+            )
         self.job = job
         self.emit = emit
         self.detail = job.detail
@@ -214,6 +220,7 @@ class VirtualRun:
 
     def join(self, group: Group, address: Address, what: str, root: Address | None, part: Collected) -> None:
         """Let a node take part in its group's next collective."""
+        part.joined_s = self.clock.now
         turn = self._turns.get((group, address), 0)
         self._turns[group, address] = turn + 1
         collective = self._collectives.get((group, turn))

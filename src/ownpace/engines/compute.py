@@ -1,4 +1,4 @@
-"""How long a worker takes: pace, jitter, slow-downs and pauses."""
+"""How long a worker takes by the fleet's prescription: pace, jitter, slow-downs and pauses."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Processor:
 
     def __init__(self, worker: WorkerMachine, rank: int, seed: int) -> None:
         machine = worker.machine
+        assert machine.samples_per_s is not None, "a machine without a pace has no prescription"
         self.io_s_per_sample = machine.io_s_per_sample
         self._samples_per_s = machine.samples_per_s
         self._jitter = machine.jitter

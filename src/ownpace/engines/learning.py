@@ -1,0 +1,54 @@
+"""Who computes gradients and judges models, for every engine."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ownpace.core.flat import Buffers, FlatModel
+from ownpace.core.optimizer import FlatOptimizer, OptimizerSpec
+from ownpace.core.task import Samples, Score, Task
+from ownpace.core.values import Shard
+
+
+class RealLearning:
+    """Real gradients of a real model, on any device."""
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self._task = task
+        self._model = FlatModel(task, device)
+        self._device = device
+        self.layout = self._model.layout
+        self.initial = self._model.initial
+        self._model.module.train()
+
+    @cached_property
+    def _train(self) -> Samples:
+        return self._task.train_samples().to(self._device)
+
+    @cached_property
+    def _test(self) -> Samples:
+        return self._task.test_samples().to(self._device)
+
+    def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
+        return FlatOptimizer(self.layout, shard, self.initial[shard.start : shard.stop], spec.build)
+
+    def new_buffers(self) -> Buffers:
+        return self._model.new_buffers()
+
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
+        self._model.bind(values, buffers)
+        gradient = self._model.gradient(*self._train.pick(indices))
+        if buffers:
+            buffers[:] = self._model.take_buffers()
+        return gradient
+
+    def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
+        self._model.bind(values, self._model.mean_buffers(buffers))
+        return self._task.score(self._model.module, self._test)
+
+    def export(self, values: Tensor, buffers: list[Buffers]) -> dict[str, Tensor]:
+        self._model.bind(values, self._model.mean_buffers(buffers))
+        return {name: value.detach().clone() for name, value in self._model.module.state_dict().items()}
