@@ -50,6 +50,6 @@ def test_every_algorithm_stands_in_the_readme():
 
 def test_public_names_are_those_listed_and_documented():
     public = {name for name in vars(ownpace) if not name.startswith("_")}
-    modules = {"algorithms", "cli", "core", "engines", "fleet", "report", "run", "tasks", "testing"}
+    modules = {"algorithms", "cli", "core", "drop_in", "engines", "fleet", "report", "run", "tasks", "testing"}
     assert public - modules == set(ownpace.__all__)
     assert all(getattr(ownpace, name).__doc__ for name in ownpace.__all__)

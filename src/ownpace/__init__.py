@@ -14,12 +14,12 @@ from ownpace.core.asking import Communicator, Server, Worker, accumulate, exchan
 from ownpace.core.errors import DivergenceError, InputError, MachineDied, OwnpaceError
 from ownpace.core.task import Task, TensorSamples
 from ownpace.core.values import Gradient, Parameters
+from ownpace.core.version import VERSION as __version__
+from ownpace.drop_in import join
 from ownpace.fleet import Fleet, Machine, Network, read_fleet
 from ownpace.report import Summary
 from ownpace.run import Config, Result, execute, train
 from ownpace.tasks import TASKS, make_task
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",
@@ -45,6 +45,7 @@ __all__ = [
     "accumulate",
     "exchange",
     "execute",
+    "join",
     "make_algorithm",
     "make_task",
     "read_fleet",

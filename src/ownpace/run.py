@@ -23,8 +23,8 @@ from ownpace.core.sampling import Sampling
 from ownpace.core.schedule import Schedule, Shape
 from ownpace.core.settings import positive
 from ownpace.core.task import Task
-from ownpace.engines import ENGINES, Job
-from ownpace.engines.job import OnProgress
+from ownpace.engines import ENGINES, Job, leads, num_ranks
+from ownpace.engines.job import OnProgress, Precision
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.tasks import make_task, models_of
@@ -46,8 +46,10 @@ class Config:
     """A name, or a task of your own."""
     task_parameters: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
-    fleet: str | Fleet = "4,2,1,1"
-    engine: str = "virtual"
+    fleet: str | Fleet | None = None
+    """None: one worker for each process that torchrun started, at full speed; without torchrun, paces 4:2:1:1."""
+    engine: str | None = None
+    """None: `process` under torchrun, else `virtual`."""
     batch_size: int = 32
     """Samples that each worker contributes to one update."""
     micro_batch: int | None = None
@@ -71,6 +73,8 @@ class Config:
     timing_only: bool = False
     detail: bool = True
     device: str = "cpu"
+    precision: str = "float32"
+    """What forward passes are computed in: float32, bfloat16 or float16 (autocast)."""
 
     def job(self) -> Job:
         """The same with names turned into things, checked.
@@ -78,11 +82,11 @@ class Config:
         Raises:
             InputError: A name is unknown or a value cannot be used.
         """
-        if self.engine not in ENGINES:
-            raise unknown("engine", self.engine, ENGINES)
+        _ = self.engine_name  # raises if it is unknown
         for name, value, known in (
             ("sampling", self.sampling, get_args(Sampling)),
             ("schedule", self.schedule, get_args(Shape)),
+            ("precision", self.precision, get_args(Precision)),
         ):
             if value not in known:
                 raise unknown(name, value, known)
@@ -92,7 +96,7 @@ class Config:
         task = self.task
         if isinstance(task, str):
             task = make_task(task, self.model, self.task_parameters)
-        fleet = self.fleet if isinstance(self.fleet, Fleet) else read_fleet(self.fleet)
+        fleet = self.fleet if isinstance(self.fleet, Fleet) else read_fleet(self.fleet or default_fleet())
         optimizer = OptimizerSpec(
             name=self.optimizer if isinstance(self.optimizer, str) else "sgd",
             custom=None if isinstance(self.optimizer, str) else self.optimizer,
@@ -118,12 +122,21 @@ class Config:
             timing_only=self.timing_only,
             detail=self.detail,
             device=self.device,
+            precision=self.precision,  # type: ignore[arg-type]  # checked above
             labels={
                 "algorithm": self.algorithm if isinstance(self.algorithm, str) else type(self.algorithm).__name__,
                 "task": self.task if isinstance(self.task, str) else type(self.task).__name__,
                 "model": self.model or (models_of(self.task)[0] if isinstance(self.task, str) else ""),
             },
         )
+
+    @property
+    def engine_name(self) -> str:
+        """The engine that runs this."""
+        name = self.engine or ("virtual" if num_ranks() is None else "process")
+        if name not in ENGINES:
+            raise unknown("engine", name, ENGINES)
+        return name
 
     def _num_samples(self, task: Task) -> int | None:
         if self.samples is not None and self.epochs is not None:
@@ -173,6 +186,8 @@ def execute(
         The result. An error of the run itself (divergence, a dead machine, Ctrl-C) is in it; bad input raises.
     """
     job = config.job()
+    if not leads():
+        out = None  # rank 0 writes
     started = time.perf_counter()
     builder = SummaryBuilder()
     with RunFolder(out, overwrite=overwrite) as folder:
@@ -185,7 +200,7 @@ def execute(
                 on_event(event)
 
         try:
-            outcome = ENGINES[config.engine](job, emit, on_progress)
+            outcome = ENGINES[config.engine_name](job, emit, on_progress)
         except InputError:
             folder.discard()
             raise
@@ -273,6 +288,7 @@ class RunFolder:
             "optimizer": config.optimizer if isinstance(config.optimizer, str) else repr(config.optimizer),
             "model": job.labels["model"],
             "fleet": asdict(job.fleet),
+            "engine": config.engine_name,
             "samples": job.samples,
             "micro_batch": job.micro_batch or job.batch_size,
         }
@@ -293,6 +309,12 @@ class RunFolder:
         if self._path is not None:
             text = json.dumps(content, indent=2, allow_nan=False)
             (self._path / name).write_text(text + "\n", encoding="utf-8")
+
+
+def default_fleet() -> str:
+    """The fleet that is meant when none is named."""
+    ranks = num_ranks()
+    return "4,2,1,1" if ranks is None else f"x{ranks}"
 
 
 def _fields(thing: object) -> dict[str, Any]:

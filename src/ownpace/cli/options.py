@@ -19,6 +19,7 @@ from ownpace.core.optimizer import ELEMENTWISE
 from ownpace.core.sampling import Sampling
 from ownpace.core.schedule import Shape
 from ownpace.engines import ENGINES
+from ownpace.engines.job import Precision
 from ownpace.fleet import PRESETS
 from ownpace.run import Config
 from ownpace.tasks import TASKS
@@ -51,15 +52,22 @@ class Shared:
     ] = None
     model: Annotated[str | None, _option("One of the task's models.", panel=_RUN)] = None
     fleet: Annotated[
-        str,
+        str | None,
         _option(
-            f"A preset ({_names(PRESETS)}), relative paces (4,2,1,1; 1 is 1000 samples/s), or a .toml file.",
+            f"A preset ({_names(PRESETS)}), relative paces (4,2,1,1; 1 is 1000 samples/s), x4 for four workers at "
+            "full speed, or a .toml file. Default: 4,2,1,1; under torchrun, its processes at full speed.",
             panel=_RUN,
         ),
-    ] = "4,2,1,1"
-    engine: Annotated[str, _option(f"Who answers: {_names(ENGINES)}.", panel=_RUN)] = "virtual"
+    ] = None
+    engine: Annotated[
+        str | None,
+        _option(f"Who answers: {_names(ENGINES)}. Default: virtual; under torchrun, process.", panel=_RUN),
+    ] = None
     timing_only: Annotated[bool, _option("Simulate time alone, no gradients.", "--timing-only", panel=_RUN)] = False
     device: Annotated[str, _option("Where gradients are computed: cpu, cuda …", panel=_RUN)] = "cpu"
+    precision: Annotated[str, _option(f"Of forward passes (autocast): {_names(get_args(Precision))}.", panel=_RUN)] = (
+        "float32"
+    )
     batch_size: Annotated[int, _option("Samples of each worker per update.", panel=_LEARN)] = 32
     micro_batch: Annotated[
         int | None, _option("Samples per gradient computation (default: the batch).", panel=_LEARN)

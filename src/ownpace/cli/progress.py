@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ownpace.core.events import Evaluation, Event
+from ownpace.engines import job
 
 
 class Live:
@@ -46,8 +47,9 @@ class Bar:
         self._by_time = by_time
         self._score = ""
 
-    def on_progress(self, samples: int, now: float) -> None:
+    def on_progress(self, progress: job.Progress) -> None:
         """The engine's word on how far it is."""
+        samples, now = progress.samples, progress.seconds
         rate = f"{samples / now:,.0f} samples/s" if now > 0 else ""
         note = f"{now:8.2f} s  {rate:<16} {self._score}"
         self._progress.update(self._task, completed=now if self._by_time else samples, note=note)

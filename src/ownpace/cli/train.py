@@ -12,6 +12,7 @@ from ownpace.cli import options
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
 from ownpace.core.events import read_events
+from ownpace.engines import leads
 from ownpace.report.table import comparison_table
 from ownpace.run import EVENTS, execute
 
@@ -39,6 +40,9 @@ def train(
     config = shared.config(algorithm, parameter, seed)
     job = config.job()
     folder = options.folder_for(out, algorithm, shared.task)
+    if not leads():  # another rank of torchrun's speaks for the run
+        error = execute(config).error
+        raise SystemExit(0 if error is None else error.exit_code)
     with Live(Console(stderr=True)) as live:
         bar = live.add(algorithm, job.samples, job.seconds)
         result = execute(config, folder, overwrite=overwrite, on_event=bar.on_event, on_progress=bar.on_progress)

@@ -17,6 +17,7 @@ from typing import ClassVar
 from ownpace.core.errors import InputError
 
 FORMAT = 1
+Groups = Mapping[str, list[str]]
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class Run:
     samples: int | None
     """The budget, if it is one of samples."""
     target: float | None
-    groups: Mapping[str, list[str]]
+    groups: Groups
     """The names of the members of every group of nodes: `workers`, `servers` and those of the algorithm."""
     format: int = FORMAT
 
@@ -148,6 +149,8 @@ class Sums:
     limit_samples_per_s: float
     """The sum of what each worker would do alone and without a pause."""
     workers: Mapping[str, Tally]
+    replicas_identical: bool | None = None
+    """Whether all workers ended with the same bits, where the algorithm promises that; None where it does not."""
 
 
 @dataclass(slots=True)

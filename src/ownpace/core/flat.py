@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -36,16 +37,26 @@ class Layout:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        layers, start = [], 0
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not parameters:
             raise InputError(f"{type(module).__name__} has no trainable parameters; there is nothing to train")
         if len({p.dtype for _, p in parameters}) > 1:
             given = ", ".join(sorted({str(p.dtype) for _, p in parameters}))
             raise InputError(f"the model's parameters are of several types ({given}); convert them to one")
-        for name, parameter in parameters:
-            layers.append(Layer(name, start, start + parameter.numel(), parameter.shape))
-            start += parameter.numel()
+        self._lay_out([(name, parameter.shape) for name, parameter in parameters])
+
+    @classmethod
+    def of(cls, shapes: Sequence[tuple[str, torch.Size]]) -> Layout:
+        """The layout of layers with these names and shapes, in this order."""
+        layout = cls.__new__(cls)
+        layout._lay_out(shapes)
+        return layout
+
+    def _lay_out(self, shapes: Sequence[tuple[str, torch.Size]]) -> None:
+        layers, start = [], 0
+        for name, shape in shapes:
+            layers.append(Layer(name, start, start + shape.numel(), shape))
+            start += shape.numel()
         self.layers = tuple(layers)
         self.size = start
         self._sizes = [layer.stop - layer.start for layer in layers]
@@ -78,8 +89,9 @@ class Layout:
 class FlatModel:
     """A task's model, whose parameters can be pointed at any flat vector and whose gradient comes out flat."""
 
-    def __init__(self, task: Task, device: torch.device) -> None:
+    def __init__(self, task: Task, device: torch.device, autocast: torch.dtype | None = None) -> None:
         self.task = task
+        self.autocast = autocast
         self.module = task.model().to(device)
         self.layout = Layout(self.module)
         self.initial = torch.cat([p.detach().reshape(-1) for p in self._trainable()])
@@ -92,6 +104,8 @@ class FlatModel:
         ]
         self._bound: Tensor | None = None
         self._seeds: dict[int, Tensor] = {}
+        self._hooked = False
+        self._by_layer: _ByLayer | None = None
 
     def _trainable(self) -> list[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -113,20 +127,59 @@ class FlatModel:
         """The module's buffers as they are now; a module may have replaced some in its forward pass."""
         return [submodule._buffers[name] for submodule, name in self._buffers]  # type: ignore[misc]
 
-    def gradient(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, float]:
-        """The sum over the samples of the per-sample gradients, flat, and the sum of their losses."""
-        samples = len(targets)
-        loss = self.task.objective(self.module, inputs, targets)
-        # The sum is n times the mean: scaling the scalar where the backward pass begins costs nothing.
-        seed = self._seeds.get(samples)
-        if seed is None:
-            seed = self._seeds[samples] = torch.full_like(loss, samples)
+    def gradient(self, inputs: Tensor, targets: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The sum over the samples of the per-sample gradients, flat (in `out`, if given), and their mean loss."""
+        loss, seed = self._forward(inputs, targets)
         parts = torch.autograd.grad(loss, self._parameters, seed, allow_unused=True)
         flat = [
             torch.zeros_like(parameter).view(-1) if part is None else part.reshape(-1)
             for parameter, part in zip(self._parameters, parts, strict=True)
         ]
-        return torch.cat(flat), loss.item() * samples
+        return torch.cat(flat, out=out), loss.detach()
+
+    def gradient_by_layer(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        out: Tensor,
+        plus: Tensor | None,
+        on_layer: Callable[[int], None],
+    ) -> Tensor:
+        """The same, into `out`, added to `plus`; `on_layer` is called with each layer as soon as it is ready."""
+        self._by_layer = by_layer = _ByLayer(
+            self.layout.views(out), None if plus is None else self.layout.views(plus), on_layer
+        )
+        if not self._hooked:
+            self._hooked = True
+            for index, parameter in enumerate(self._parameters):
+                parameter.register_post_accumulate_grad_hook(partial(self._ready, index))
+        loss, seed = self._forward(inputs, targets)
+        try:
+            loss.backward(seed)
+        finally:
+            self._by_layer = None
+        for index in sorted(by_layer.missing, reverse=True):  # took no part in the loss
+            by_layer.take(index, None)
+        return loss.detach()
+
+    def _ready(self, index: int, parameter: Tensor) -> None:
+        if self._by_layer is not None:
+            self._by_layer.take(index, parameter.grad)
+            parameter.grad = None
+
+    def _forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean loss, and what to begin the backward pass with."""
+        samples = len(targets)
+        if self.autocast is None:
+            loss = self.task.objective(self.module, inputs, targets)
+        else:
+            with torch.autocast(inputs.device.type, self.autocast):
+                loss = self.task.objective(self.module, inputs, targets)
+        # The sum is n times the mean: scaling the scalar where the backward pass begins costs nothing.
+        seed = self._seeds.get(samples)
+        if seed is None:
+            seed = self._seeds[samples] = torch.full_like(loss, samples)
+        return loss, seed
 
     def mean_buffers(self, workers: Sequence[Buffers]) -> Buffers:
         """One set of buffers for evaluation or saving: the mean over the workers (of counts: the largest)."""
@@ -134,3 +187,25 @@ class FlatModel:
             torch.stack(copies).mean(0) if copies[0].is_floating_point() else torch.stack(copies).amax(0)
             for copies in zip(*workers, strict=True)
         ]
+
+
+class _ByLayer:
+    """Where the gradients of a backward pass go, layer by layer."""
+
+    def __init__(self, out: list[Tensor], plus: list[Tensor] | None, on_layer: Callable[[int], None]) -> None:
+        self._out = out
+        self._plus = plus
+        self._on_layer = on_layer
+        self.missing = set(range(len(out)))
+
+    def take(self, index: int, gradient: Tensor | None) -> None:
+        """One layer's gradient is there; None: it is zero."""
+        out = self._out[index]
+        if gradient is None:
+            out.zero_() if self._plus is None else out.copy_(self._plus[index])
+        elif self._plus is None:
+            out.copy_(gradient)
+        else:
+            torch.add(gradient, self._plus[index], out=out)
+        self.missing.discard(index)
+        self._on_layer(index)

@@ -98,7 +98,8 @@ class FlatOptimizer:
             self._whole = True
             self._parameters = [nn.Parameter(like.clone())]
             self._optimizer = build(self._parameters)
-        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        self.rates = [group["lr"] for group in self._optimizer.param_groups]
+        """The learning rate of each group, which `lr_factor` multiplies."""
         group = self._optimizer.param_groups[0]
         self._plain_sgd = (
             self._whole
@@ -144,7 +145,7 @@ class FlatOptimizer:
         for parameter, entry in zip(self._parameters, state, strict=True):
             if entry:
                 self._optimizer.state[parameter] = entry
-        for group, lr in zip(self._optimizer.param_groups, self._rates, strict=True):
+        for group, lr in zip(self._optimizer.param_groups, self.rates, strict=True):
             group["lr"] = lr * lr_factor
         self._optimizer.step()
         return values, self._take_state()
@@ -161,7 +162,7 @@ class FlatOptimizer:
     ) -> tuple[Tensor, State]:
         """SGD, which everything is compared with, written out: the same numbers for half the memory traffic."""
         group = self._optimizer.param_groups[0]
-        lr, momentum, decay = self._rates[0] * lr_factor, group["momentum"], group["weight_decay"]
+        lr, momentum, decay = self.rates[0] * lr_factor, group["momentum"], group["weight_decay"]
         buffer = state[0].get("momentum_buffer")
         if buffer is None:
             buffer = total / samples

@@ -7,12 +7,15 @@ shards   each worker draws from its own fixed share, as the older papers have it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 Sampling = Literal["queue", "iid", "shards"]
+Take = Callable[[int], int]
+"""Takes so many places in a queue, and returns the first."""
 
 
 class Sampler(Protocol):
@@ -22,11 +25,11 @@ class Sampler(Protocol):
         """The next `samples` indices for the worker of that rank."""
 
 
-def make_sampler(kind: Sampling, size: int, num_workers: int, seed: int) -> Sampler:
-    """The sampler of that kind over `size` samples."""
+def make_sampler(kind: Sampling, size: int, num_workers: int, seed: int, take: Take | None = None) -> Sampler:
+    """The sampler of that kind over `size` samples. Several processes share a queue through `take`."""
     assert kind in get_args(Sampling), kind
     if kind == "queue":
-        return Queue(size, seed)
+        return Queue(size, seed, take)
     if kind == "iid":
         return Independent(size, num_workers, seed)
     return Shards(size, num_workers, seed)
@@ -62,13 +65,17 @@ class Permutations:
 class Queue:
     """One permutation and one counter for all."""
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int, take: Take | None = None) -> None:
         self._order = Permutations(size, seed, 0)
         self._next = 0
+        self._take = take or self._count
 
     def draw(self, rank: int, samples: int) -> Tensor:
+        return self._order.indices(self._take(samples), samples)
+
+    def _count(self, samples: int) -> int:
         start, self._next = self._next, self._next + samples
-        return self._order.indices(start, samples)
+        return start
 
 
 class Independent:

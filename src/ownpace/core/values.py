@@ -80,8 +80,8 @@ class Gradient:
     """n, how many samples were summed."""
     versions: tuple[int, ...]
     """The version of the parameters it was computed at, one for each shard (the oldest, if several were added)."""
-    loss: float = math.nan
-    """The sum of the samples' losses."""
+    loss: float | Tensor = math.nan
+    """The sum of the samples' losses; on a card, a tensor, so that nobody has to wait for it."""
     seconds: float = 0.0
     """Time spent on computing it, before any transfer."""
     notes: Tensor | None = None

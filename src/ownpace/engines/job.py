@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.errors import InputError, OwnpaceError
+from ownpace.core.events import Groups, Run
 from ownpace.core.optimizer import OptimizerSpec
 from ownpace.core.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.core.task import Task
 from ownpace.fleet import Fleet
+
+Precision = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +43,47 @@ class Job:
     seed: int = 0
     sampling: Sampling = "queue"
     timing_only: bool = False
+    precision: Precision = "float32"
+    """What forward passes are computed in; parameters and gradients are what the model has."""
     detail: bool = True
     """Whether every compute, transfer, wait and update is recorded, or only evaluations and sums."""
     device: str = "cpu"
     labels: dict[str, str] = field(default_factory=dict)
     """What to call algorithm, task and model in the records."""
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """What forward passes are cast to, if to anything."""
+        return None if self.precision == "float32" else getattr(torch, self.precision)
+
+    @property
+    def evaluations_every(self) -> int:
+        """Samples between evaluations: forty a run, or four an epoch, but never more tests than training."""
+        if self.eval_every is not None:
+            return self.eval_every
+        num_test = len(self.task.test_samples())
+        return max(self.samples // 40 if self.samples else len(self.task.train_samples()) // 4, num_test)
+
+    def lr_factor(self, samples: int) -> float:
+        """The schedule's factor on the learning rate after that many samples."""
+        return self.optimizer.schedule.factor(samples, self.samples)
+
+    def header(self, engine: str, num_parameters: int, parameter_bytes: int, groups: Groups) -> Run:
+        """The first record of a run."""
+        return Run(
+            algorithm=self.labels.get("algorithm", type(self.algorithm).__name__),
+            engine=engine,
+            task=self.labels.get("task", type(self.task).__name__),
+            model=self.labels.get("model", ""),
+            seed=self.seed,
+            batch_size=self.batch_size,
+            micro_batch=self.micro_batch or self.batch_size,
+            num_parameters=num_parameters,
+            parameter_bytes=parameter_bytes,
+            samples=self.samples,
+            target=self.target,
+            groups=groups,
+        )
 
     def __post_init__(self) -> None:
         if self.samples is None and self.seconds is None:
@@ -97,5 +137,22 @@ class Outcome:
     """The evaluated model's parameters and buffers by name (empty where only time was simulated)."""
 
 
-OnProgress = Callable[[int, float], None]
-"""Called now and then with the samples so far and the engine's time."""
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    samples: int
+    seconds: float
+    """The engine's time."""
+    loss: float | None = None
+    """Of the latest gradients."""
+    limit_samples_per_s: float | None = None
+    """What the workers would do alone and without a pause, as far as they have shown."""
+    paces: dict[str, float] = field(default_factory=dict)
+    """Of each worker: samples per second of computing."""
+    busy: dict[str, float] = field(default_factory=dict)
+    """Of each worker: the share of its time spent on computing."""
+
+
+OnProgress = Callable[[Progress], None]
+"""Called now and then."""

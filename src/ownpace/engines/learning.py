@@ -16,9 +16,9 @@ from ownpace.core.values import Shard
 class RealLearning:
     """Real gradients of a real model, on any device."""
 
-    def __init__(self, task: Task, device: torch.device) -> None:
+    def __init__(self, task: Task, device: torch.device, autocast: torch.dtype | None = None) -> None:
         self._task = task
-        self._model = FlatModel(task, device)
+        self._model = FlatModel(task, device, autocast)
         self._device = device
         self.layout = self._model.layout
         self.initial = self._model.initial
@@ -40,10 +40,10 @@ class RealLearning:
 
     def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
         self._model.bind(values, buffers)
-        gradient = self._model.gradient(*self._train.pick(indices))
+        total, loss = self._model.gradient(*self._train.pick(indices))
         if buffers:
             buffers[:] = self._model.take_buffers()
-        return gradient
+        return total, loss.item() * len(indices)
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
         self._model.bind(values, self._model.mean_buffers(buffers))

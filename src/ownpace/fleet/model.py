@@ -94,9 +94,12 @@ class ServerMachine:
 
     bandwidth_bytes_per_s: float | None = None
     """Of its link, each direction (default: the network's)."""
+    host: int = 0
+    """Under torchrun on several hosts: the number of the host it runs on."""
 
     def __post_init__(self) -> None:
         positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+        not_negative(host=self.host)
 
 
 @dataclass(frozen=True, kw_only=True)

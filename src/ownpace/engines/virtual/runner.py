@@ -17,7 +17,7 @@ from ownpace.core.flat import Buffers
 from ownpace.core.optimizer import FlatOptimizer
 from ownpace.core.sampling import derive, make_sampler
 from ownpace.core.values import Address, Group, Shard
-from ownpace.engines.job import Job, OnProgress, Outcome
+from ownpace.engines.job import Job, OnProgress, Outcome, Progress
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.virtual.clock import Call, Clock, EmptySchedule, Task
 from ownpace.engines.virtual.learning import Learning, Replica, TimingOnly
@@ -68,7 +68,7 @@ class VirtualRun:
         self.clock = Clock()
         self.latency_s = job.fleet.network.latency_s
         self.learning: Learning = (
-            TimingOnly(job.task) if job.timing_only else RealLearning(job.task, torch.device(job.device))
+            TimingOnly(job.task) if job.timing_only else RealLearning(job.task, torch.device(job.device), job.autocast)
         )
         num_train, num_workers = len(job.task.train_samples()), len(job.fleet.workers)
         self.sampler = None if job.timing_only else make_sampler(job.sampling, num_train, num_workers, job.seed)
@@ -83,7 +83,7 @@ class VirtualRun:
         self._staleness_max = 0
         self.deadline_s = math.inf if job.seconds is None else job.seconds
         self._on_progress = on_progress
-        self._eval_every = job.eval_every or self._often_enough(num_train)
+        self._eval_every = job.evaluations_every
         self._next_eval = math.inf if job.timing_only else self._eval_every
         self._evaluated_at: int | None = None
         self._sums: events.Sums | None = None
@@ -94,11 +94,6 @@ class VirtualRun:
         self._turns: dict[tuple[Group, Address], int] = {}
         self._tasks: list[Task] = []
         self._make_nodes()
-
-    def _often_enough(self, num_train: int) -> int:
-        """Forty evaluations, or four an epoch, but no more test samples than training samples."""
-        num_test = len(self.job.task.test_samples())
-        return max(self.job.samples // 40 if self.job.samples else num_train // 4, num_test)
 
     # ---- who takes part ----
 
@@ -216,7 +211,7 @@ class VirtualRun:
 
     def lr_factor(self, samples: int) -> float:
         """The schedule's factor after that many samples."""
-        return self.job.optimizer.schedule.factor(samples, self.job.samples)
+        return self.job.lr_factor(samples)
 
     def join(self, group: Group, address: Address, what: str, root: Address | None, part: Collected) -> None:
         """Let a node take part in its group's next collective."""
@@ -257,7 +252,7 @@ class VirtualRun:
     def _passed_mark(self, samples: int) -> None:
         if samples >= self._next_tick and self._on_progress is not None:
             self._next_tick = samples + self._tick_every
-            self._on_progress(samples, self.clock.now)
+            self._on_progress(Progress(samples, self.clock.now))
         if samples >= self._next_eval:
             self._next_eval = (samples // self._eval_every + 1) * self._eval_every
             self._evaluate()
@@ -292,21 +287,8 @@ class VirtualRun:
     # ---- the first record and the last ----
 
     def _header(self) -> events.Run:
-        job, labels = self.job, self.job.labels
-        return events.Run(
-            algorithm=labels.get("algorithm", type(job.algorithm).__name__),
-            engine="virtual",
-            task=labels.get("task", type(job.task).__name__),
-            model=labels.get("model", ""),
-            seed=job.seed,
-            batch_size=job.batch_size,
-            micro_batch=job.micro_batch or job.batch_size,
-            num_parameters=self.learning.layout.size,
-            parameter_bytes=self.learning.initial.nbytes,
-            samples=job.samples,
-            target=job.target,
-            groups={group.name: [member.name for member in group] for group in self.groups if len(group)},
-        )
+        groups = {group.name: [member.name for member in group] for group in self.groups if len(group)}
+        return self.job.header("virtual", self.learning.layout.size, self.learning.initial.nbytes, groups)
 
     def _footer(self, reason: str) -> events.End:
         return events.End(self.clock.now, reason, self._sums or self._take_stock())

@@ -1,0 +1,3 @@
+"""Which ownpace this is."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,271 @@
+"""One machine: the launcher starts all nodes as processes of its own, and sees to it that none outlives the run."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ownpace.core import events
+from ownpace.core.errors import InputError, Interrupted, MachineDied, OwnpaceError
+from ownpace.core.sampling import derive
+from ownpace.core.values import Address
+from ownpace.engines.job import Job, OnProgress, Outcome
+from ownpace.engines.learning import RealLearning
+from ownpace.engines.process.hub import Hub, Rules
+from ownpace.engines.process.meeting import LOOPBACK, Meeting, local_store
+from ownpace.engines.process.member import Membership, Terms, run_helper, run_worker
+from ownpace.engines.process.post import RunKey
+from ownpace.engines.process.roll import HUB, Roll
+
+_PATIENCE_S = 20.0
+"""How long nodes may take to come to an end after Ctrl-C."""
+_GOING_HOME_S = 5.0
+
+
+def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outcome:
+    """Run a job on processes of this machine."""
+    return Launcher(job, emit, on_progress).run()
+
+
+class Launcher:
+    """The parent of all nodes, and the hub."""
+
+    def __init__(self, job: Job, emit: events.Emit, on_progress: OnProgress | None) -> None:
+        self._job = job
+        self._emit = emit
+        self._on_progress = on_progress
+        self._children: dict[str, BaseProcess] = {}
+        self._interrupted = 0
+
+    def run(self) -> Outcome:
+        """Start everybody, keep the books, and end everybody, whatever happens."""
+        job = self._job
+        store, listening = local_store()
+        lifeline, held = _context().Pipe(duplex=False)
+        hub: Hub | None = None
+        error: OwnpaceError | None = None
+        membership: Membership | None = None
+        try:
+            with self._signals(), listening, _threads_of_hub():
+                torch.manual_seed(derive(job.seed, 5))
+                judge = RealLearning(job.task, hub_device(job), job.autocast)
+                terms = make_terms(job, judge)
+                roll = terms.roll()
+                backend = backend_for(job, len(roll.workers))
+                port = listening.getsockname()[1]
+                meeting = Meeting(LOOPBACK, port, "ownpace", RunKey.new().secret, LOOPBACK, backend)
+                for node in roll.nodes:
+                    self._start(node, terms, meeting, lifeline, len(roll.workers))
+                membership = Membership(HUB, meeting)
+                hub = Hub(membership.post, roll, make_rules(job, judge, roll), self._emit, self._on_progress, judge)
+                hub.begin()
+                error = self._watch(hub)
+        finally:
+            if hub is not None and membership is not None:
+                reason = "finished" if error is None else str(error)
+                hub.finish(reason)
+                if error is None:
+                    hub.farewell()
+                self._send_home(kill=error is not None)
+                membership.post.close(now=True)
+            else:
+                self._send_home(kill=True)
+            held.close()
+            lifeline.close()
+            del store
+        return conclude(hub, error)
+
+    def _start(self, node: Address, terms: Terms, meeting: Meeting, lifeline: Connection, num_workers: int) -> None:
+        job = self._job if node.role == "worker" else None
+        process = _context().Process(
+            target=_child, args=(node.role, node.index, job, terms, meeting, lifeline, num_workers), name=node.name
+        )
+        try:
+            process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise InputError(
+                f"the run cannot be handed to another process: {error}; define tasks, algorithms and functions at the "
+                "top of a module, not inside a function or as a lambda"
+            ) from None
+        self._children[node.name] = process
+
+    def _watch(self, hub: Hub) -> OwnpaceError | None:
+        """Keep the books until everybody has ended, or something went wrong."""
+        deadline = math.inf
+        while not hub.done:
+            hub.look(0.05)
+            self._look_after_children(hub)
+            if hub.error is not None:
+                return hub.error
+            if self._interrupted == 1 and deadline == math.inf:
+                hub.stop()
+                deadline = time.monotonic() + _PATIENCE_S
+            if self._interrupted and (self._interrupted > 1 or time.monotonic() > deadline or not hub.started):
+                break
+        if self._interrupted:
+            return Interrupted(f"interrupted at sample {hub.samples}; what there was has been written")
+        return None
+
+    def _look_after_children(self, hub: Hub) -> None:
+        for name, process in self._children.items():
+            code = process.exitcode
+            if code is None or name in hub.missed:
+                continue
+            hub.missed.add(name)
+            if code < 0:
+                cause = signal.Signals(-code).name
+                died = f"{name} was killed by {cause} after {hub.samples} samples; the others cannot go on without it"
+                hub.complain(MachineDied(died), secondary=False)
+            else:
+                hub.complain(MachineDied(f"{name} is gone: it ended with exit code {code}"), secondary=True)
+
+    def _send_home(self, *, kill: bool) -> None:
+        """See to it that no child is left."""
+        deadline = time.monotonic() + (0.0 if kill else _GOING_HOME_S)
+        for process in self._children.values():
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+        for process in self._children.values():
+            process.join()
+            process.close()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run in order; once more, and at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._interrupted += 1
+
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def make_terms(job: Job, judge: RealLearning) -> Terms:
+    """What all nodes of a job must know."""
+    num_servers = max(1, len(job.fleet.server)) if job.algorithm.has_servers else 0
+    return Terms(
+        algorithm=job.algorithm,
+        workers=tuple(worker.name for worker in job.fleet.workers),
+        num_servers=num_servers,
+        layers=judge.layout.layers,
+        dtype=str(judge.initial.dtype).removeprefix("torch."),
+        optimizer=job.optimizer,
+        samples=job.samples,
+        seconds=job.seconds,
+        eval_every=job.evaluations_every,
+        detail=job.detail,
+    )
+
+
+def make_rules(job: Job, judge: RealLearning, roll: Roll) -> Rules:
+    """What the hub must know of a job."""
+    return Rules(
+        header=job.header("process", judge.layout.size, judge.initial.nbytes, roll.names()),
+        replicas_identical=job.algorithm.replicas_identical,
+        limit_samples_per_s=job.fleet.limit_samples_per_s if job.fleet.paced else None,
+        eval_every=job.evaluations_every,
+        target=job.target,
+        stop_at_target=job.stop_at_target,
+    )
+
+
+def conclude(hub: Hub | None, error: OwnpaceError | None) -> Outcome:
+    """What became of a run."""
+    if hub is None:
+        assert error is not None
+        raise error
+    if isinstance(error, InputError):
+        raise error
+    if error is None and hub.replicas_identical() is False:
+        error = OwnpaceError("the workers' parameters differ at the end, though the algorithm promises equal replicas")
+    return Outcome("finished" if error is None else str(error), error, hub.model())
+
+
+def backend_for(job: Job, workers_per_host: int) -> str:
+    """NCCL where every worker of a host has a card of its own, else gloo."""
+    if torch.device(job.device).type != "cuda":
+        return "gloo"
+    return "nccl" if torch.cuda.device_count() >= workers_per_host > 1 else "gloo"
+
+
+def hub_device(job: Job) -> torch.device:
+    """Where models are judged."""
+    return worker_device(job, 0)
+
+
+def worker_device(job: Job, local_rank: int) -> torch.device:
+    """Where a worker computes: with several cards, each takes its own, in turn."""
+    device = torch.device(job.device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
+    return device
+
+
+def _context() -> Any:
+    """Children are forked from a server that has torch imported already, and has done nothing else."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ownpace.engines.process.launch"])
+    return context
+
+
+@contextlib.contextmanager
+def _threads_of_hub() -> Iterator[None]:
+    """Judging must not take the cores from training."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _child(
+    role: str, index: int, job: Job | None, terms: Terms, meeting: Meeting, lifeline: Connection, num_workers: int
+) -> None:
+    """What a child process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher sees to it
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
+    try:
+        if role == "worker":
+            assert job is not None
+            if "OMP_NUM_THREADS" not in os.environ:
+                torch.set_num_threads(max(1, (os.cpu_count() or 1) // num_workers))
+            run_worker(job, index, terms, meeting, device=worker_device(job, index), spans_hosts=False)
+        else:
+            run_helper(role, index, terms, meeting, spans_hosts=False)  # type: ignore[arg-type]
+    except OwnpaceError as error:
+        sys.exit(error.exit_code)  # the hub has heard of it and says it once
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+def _die_with_parent(lifeline: Connection) -> None:
+    """End this process at once when the launcher is gone: only it holds the other end of the pipe."""
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)

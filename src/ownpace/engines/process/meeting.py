@@ -1,0 +1,193 @@
+"""Where the processes of a run find each other: torchrun's environment, a store, an address to listen on, a key."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore
+
+from ownpace.core.errors import InputError, MachineDied
+from ownpace.engines.process.post import RunKey
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+LOOPBACK = "127.0.0.1"
+TIMEOUT_S = 30.0
+_joins = 0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What torchrun says of this process."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    group_rank: int
+    """The host's number."""
+    group_world_size: int
+
+    @classmethod
+    def read(cls) -> Environment | None:
+        """Torchrun's word, or None if it did not start this process.
+
+        Raises:
+            InputError: It says only half of what is needed.
+        """
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            return None
+        world_size = _number("WORLD_SIZE")
+        local_world_size = _number("LOCAL_WORLD_SIZE", world_size)
+        environment = cls(
+            rank=_number("RANK"),
+            world_size=world_size,
+            local_rank=_number("LOCAL_RANK", _number("RANK")),
+            local_world_size=local_world_size,
+            group_rank=_number("GROUP_RANK", 0),
+            group_world_size=_number("GROUP_WORLD_SIZE", 1 if local_world_size == world_size else 2),
+        )
+        if not 0 <= environment.rank < environment.world_size:
+            raise InputError(
+                f"RANK is {environment.rank} and WORLD_SIZE is {environment.world_size}; ranks count from 0"
+            )
+        return environment
+
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether there is more than one host."""
+        return self.group_world_size > 1 or self.local_world_size < self.world_size
+
+
+def _number(name: str, default: int | None = None) -> int:
+    text = os.environ.get(name, "" if default is None else str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{name} is '{text}'; it must be a whole number, as torchrun sets it") from None
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """All that a process needs to take part. It can be sent to helpers as JSON."""
+
+    store_host: str
+    store_port: int
+    prefix: str
+    secret: str
+    host: str
+    """The address of this machine that its nodes listen on."""
+    backend: str = "gloo"
+    timeout_s: float = TIMEOUT_S
+
+    def open_store(self) -> Store:
+        """A connection to the store.
+
+        Raises:
+            MachineDied: Nobody answers.
+        """
+        try:
+            store = TCPStore(
+                self.store_host,
+                self.store_port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=self.timeout_s),
+            )
+        except RuntimeError as error:
+            raise unreachable(self.store_host, self.store_port, self.timeout_s, error) from None
+        return PrefixStore(self.prefix, store)
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.secret)
+
+
+def unreachable(host: str, port: int, timeout_s: float, error: Exception) -> Exception:
+    """The error for a rendezvous that failed, by its cause."""
+    text = str(error)
+    if "EADDRINUSE" in text or "address already in use" in text.lower():
+        return InputError(
+            f"port {port} on {host} is in use; choose another with torchrun's --master-port (or MASTER_PORT)"
+        )
+    return MachineDied(
+        f"nobody answers at the rendezvous {host}:{port} within {timeout_s:g} s; is rank 0 up, and are MASTER_ADDR "
+        "and MASTER_PORT those of its machine?"
+    )
+
+
+def local_store() -> tuple[TCPStore, socket.socket]:
+    """A store that only this machine can reach, and the socket it listens on."""
+    listening = socket.socket()
+    listening.bind((LOOPBACK, 0))
+    listening.listen(1024)
+    store = TCPStore(
+        LOOPBACK,
+        listening.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.fileno(),
+    )
+    return store, listening
+
+
+def meet(environment: Environment, backend: str, timeout_s: float = TIMEOUT_S) -> tuple[Store, Meeting]:
+    """Meet the other ranks that torchrun started.
+
+    Returns:
+        The store they share, and what helpers of this process need to come, too.
+    """
+    global _joins
+    _joins += 1
+    master = os.environ.get("MASTER_ADDR", LOOPBACK)
+    port = _number("MASTER_PORT", 29500)
+    run, restart = os.environ.get("TORCHELASTIC_RUN_ID", ""), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"ownpace/{run}/{restart}/{_joins}"
+    try:
+        base, _, _ = next(
+            dist.rendezvous("env://", environment.rank, environment.world_size, timeout=timedelta(seconds=timeout_s))
+        )
+    except (RuntimeError, ValueError) as error:
+        raise unreachable(master, port, timeout_s, error) from None
+    store = PrefixStore(prefix, base)
+    host = LOOPBACK
+    if environment.spans_hosts:
+        host = _address_towards(master, port)
+        if ipaddress.ip_address(host).is_global and not os.environ.get("OWNPACE_ALLOW_PUBLIC"):
+            raise InputError(
+                f"this host would listen on {host}, a public address, and collectives are not encrypted; use a private "
+                "network or a VPN, or set OWNPACE_ALLOW_PUBLIC=1 if a firewall protects it"
+            )
+    return store, Meeting(master, port, prefix, _agree_on_key(store, environment), host, backend, timeout_s)
+
+
+def _agree_on_key(store: Store, environment: Environment) -> str:
+    """The user's key, or one that rank 0 makes for this run and hands out through the store."""
+    given = os.environ.get("OWNPACE_KEY")
+    if given:
+        return given
+    if environment.rank == 0:
+        store.set("key", RunKey.new().secret)
+    try:
+        return store.get("key").decode()
+    except RuntimeError:
+        raise MachineDied("rank 0 did not hand out the run's key; has it ended, or has it an OWNPACE_KEY?") from None
+
+
+def _address_towards(host: str, port: int) -> str:
+    """This machine's address on the network through which it reaches a host."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise MachineDied(f"this host has no way to {host}: {error}; check MASTER_ADDR and the network") from None
