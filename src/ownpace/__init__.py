@@ -14,7 +14,7 @@ from ownpace.core.asking import Communicator, Server, Worker, accumulate, exchan
 from ownpace.core.errors import DivergenceError, InputError, MachineDied, OwnpaceError
 from ownpace.core.task import Task, TensorSamples
 from ownpace.core.values import Gradient, Parameters
-from ownpace.core.version import VERSION as __version__
+from ownpace.core.version import __version__ as __version__
 from ownpace.drop_in import join
 from ownpace.fleet import Fleet, Machine, Network, read_fleet
 from ownpace.report import Summary

@@ -1,3 +1,3 @@
 """Which ownpace this is."""
 
-VERSION = "0.1.0"
+__version__ = "0.1.0"

@@ -23,7 +23,7 @@ from ownpace.core.sampling import derive, make_sampler
 from ownpace.core.schedule import Schedule
 from ownpace.core.settings import build
 from ownpace.core.values import Address, Parameters, Role, Shard
-from ownpace.core.version import VERSION
+from ownpace.core.version import __version__
 from ownpace.engines.compute import Processor
 from ownpace.engines.job import Job
 from ownpace.engines.process.books import Books, WallClock
@@ -399,7 +399,7 @@ def fingerprint(terms: Terms, task: str) -> dict[str, str]:
     else:
         described = repr(optimizer)
     return {
-        "version of ownpace": VERSION,
+        "version of ownpace": __version__,
         "version of torch": torch.__version__,
         "algorithm": repr(terms.algorithm),
         "task": task,
