@@ -10,44 +10,18 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from ownpace import make_algorithm, read_fleet
 from ownpace.core.optimizer import OptimizerSpec
 from ownpace.core.sampling import Permutations
-from ownpace.core.task import Task, TensorSamples
 from ownpace.engines import Job, run_virtual
-from ownpace.tasks.models import IMAGE_MODELS
+from pictures import Pictures
 from table import print_table
 
 TURNS = 5
 SPEC = OptimizerSpec(name="sgd", lr=0.01, momentum=0.9)
-
-
-@dataclass(frozen=True)
-class Pictures(Task):
-    """Random pictures: what matters here is how long they take."""
-
-    model_name: str
-    shape: tuple[int, int, int]
-
-    def __post_init__(self) -> None:
-        generator = torch.Generator().manual_seed(0)
-        images = torch.randn(4096, *self.shape, generator=generator)
-        samples = TensorSamples(images, torch.randint(10, (4096,), generator=generator))
-        object.__setattr__(self, "_samples", samples)
-
-    def model(self) -> nn.Module:
-        return IMAGE_MODELS[self.model_name](self.shape, 10)
-
-    def train_samples(self) -> TensorSamples:
-        return self._samples
-
-    def test_samples(self) -> TensorSamples:
-        return TensorSamples(self._samples.inputs[:1], self._samples.targets[:1])
 
 
 def plain_loop(task: Pictures, sizes: list[int], num_updates: int) -> float:

@@ -15,6 +15,7 @@ go on (to sum, wait, step) until it asks for the next.
 
 from __future__ import annotations
 
+import math
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
@@ -122,6 +123,7 @@ class Joined:
         self._node: LoopWorker | None = None
         self._model: nn.Module | None = None
         self._segments = 0
+        self._over = False
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
 
@@ -139,8 +141,9 @@ class Joined:
 
     def __enter__(self) -> Joined:
         if self._alone:
-            store, self._listening = local_store()
-            port = self._listening.getsockname()[1]
+            store, listening = local_store()
+            port = listening.getsockname()[1]
+            listening.detach()  # the store closes it; a second close would hit whatever has its number by then
             self._store: Any = store
             self._meeting = Meeting(LOOPBACK, port, "", RunKey.new().secret, LOOPBACK, "gloo", self._timeout_s)
             self._store = self._meeting.open_store()
@@ -153,6 +156,7 @@ class Joined:
         if self._node is None:
             return
         company, membership = self._company, self._membership
+        self._over = error is not None
         try:
             if error is not None:
                 membership.complain(error)
@@ -166,6 +170,7 @@ class Joined:
             if failed is not None:
                 raise failed
         finally:
+            self._over = True
             self._signals.__exit__(None, None, None)
             company.__exit__()
             membership.post.close(now=error is not None)
@@ -202,9 +207,14 @@ class Joined:
                 raise InputError(
                     "optimizer.step was given a closure; compute the gradient before, as in loss.backward()"
                 )
+            self._opt_called = True  # type: ignore[attr-defined]
             fleet._stepped()
 
+        # What torch's schedulers look for, to warn of a step that they do not see; this one is seen.
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+        # A GradScaler is to undo its scale, and to look for infinities, before the gradient goes to the others.
+        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         return model, optimizer
 
     def batches(
@@ -232,15 +242,18 @@ class Joined:
         if self._node is None:
             self._open(len(dataset), batch_size)
         assert self._node is not None
+        if self._node.wanting:
+            raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
         self._segments += 1
         source = Source(self, dataset, sampling, epochs, self._segments)
-        self._node.begin(self._algorithm, batch_size, total)
+        self._node.begin(self._algorithm, batch_size, total, self._count("ended"), self._count("stopped"))
         return self._hand_out(source, dataset, loader)
 
     def _hand_out(self, source: Source, dataset: Any, loader: Mapping[str, Any]) -> Iterator[Any]:
         node = self._node
         assert node is not None
         finished = False
+        node.in_loop = True
         try:
             for batch in DataLoader(dataset, batch_sampler=source, **loader):
                 samples = source.sizes.pop(0)
@@ -250,10 +263,12 @@ class Joined:
                 yield batch
             finished = True
         finally:
-            if not finished:
-                node.tell_to_stop()
-            node.finish_segment()
-            self._agree()
+            node.in_loop = False
+            if not self._over:
+                if not finished:
+                    node.tell_to_stop()
+                node.finish_segment()
+                self._agree()
         if self._company.stops and node.rank == 0:
             raise Interrupted("interrupted; the model is as far as it came")
 
@@ -265,19 +280,20 @@ class Joined:
         if self._model is None:
             raise InputError("fleet.evaluate needs a model; call fleet.wrap(model, optimizer) before it")
         node, model = self._node, self._model
-        was_training = model.training
+        were_training = [module for module in model.modules() if module.training]
         model.eval()
         try:
             with torch.no_grad():
-                if node is None:
+                if node is None or self._over:
                     return judge(model)
                 with node.at_global_parameters():
                     return judge(model)
         finally:
-            model.train(was_training)
+            for module in were_training:
+                module.training = True
 
     def _stepped(self) -> None:
-        if self._node is None:
+        if self._node is None or not self._node.in_loop:
             raise InputError("optimizer.step was called outside of fleet.batches; take the batches from it")
         self._node.take_gradient()
 
@@ -323,7 +339,7 @@ class Joined:
                 groups=roll.names(),
             )
             rules = Rules(header, self._algorithm.replicas_identical, limit_samples_per_s=None)
-            post = Membership(HUB, meeting, self._store).post
+            post = Membership(HUB, meeting).post
             hub = Hub(post, roll, rules, self._on_event or _ignore, self._on_progress, None)
         places = tuple(ServerMachine(host=host) for host in self._hosts)
         self._company = Company(environment, roll, terms, meeting, hub, places)
@@ -353,6 +369,8 @@ class Joined:
         node, model = self._node, self._model
         assert node is not None
         assert model is not None
+        if node.servers:  # who stopped first waits for the others' last gradients
+            node.wait_for(node.ring(node.workers).all_reduce_tensors([node.holding.values.new_zeros(1)]), "workers")
         node.pull()
         buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point() and buffer.numel()]
         if buffers and self.num_workers > 1:
@@ -361,9 +379,9 @@ class Joined:
             for buffer, total in zip(buffers, sums, strict=True):
                 buffer.copy_(total / self.num_workers)
 
-    def take(self, segment: int) -> Callable[[int], int]:
-        """The counter that all workers share in one loop over the data."""
-        return shared_counter(self._store, f"batches/{segment}")
+    def _count(self, what: str) -> Callable[[int], int]:
+        """A count that all workers share in one loop over the data."""
+        return shared_counter(self._store, f"{what}/{self._segments}")
 
 
 class Source:
@@ -373,7 +391,7 @@ class Source:
         self._node = fleet._node
         self._size = len(dataset)
         self._epochs = epochs
-        self._take = fleet.take(segment)
+        self._take = fleet._count("batches")
         self.sizes: list[int] = []
         """Of the batches that were drawn and not handed out yet."""
         self._total = epochs * self._size
@@ -533,7 +551,10 @@ class LoopWorker(ProcessWorker):
         self._handed_out = 0
         self._begun_s = 0.0
         self._true: Tensor | None = None
-        self._budget = 0
+        self.in_loop = False
+        """Whether the user's loop runs."""
+        self._ended = self._stopped = _uncounted
+        self._said_to_stop = False
 
     # ---- what the algorithm asks for ----
 
@@ -572,10 +593,20 @@ class LoopWorker(ProcessWorker):
         """How many samples the algorithm wants next; roughly, while it has them computed already."""
         return self.micro_batch if self._wanted is None else self._wanted.samples
 
-    def begin(self, algorithm: Algorithm, batch_size: int, samples: int) -> None:
-        """Let the algorithm learn from so many samples."""
+    def begin(
+        self,
+        algorithm: Algorithm,
+        batch_size: int,
+        samples: int,
+        ended: Callable[[int], int],
+        stopped: Callable[[int], int],
+    ) -> None:
+        """Let the algorithm learn from so many samples; all workers count who has ended, and who asks to stop."""
         self.batch_size = self.micro_batch = batch_size
-        self._budget = self._samples + samples if self._budget else samples
+        # With servers, a worker may not know how many there were when the loop before was left.
+        self._budget = math.inf if self._roll.servers else self._samples + samples
+        self._ended, self._stopped = ended, stopped
+        self._said_to_stop = False
         self._coroutine = algorithm.worker(self)
         self._go_on()
 
@@ -648,22 +679,39 @@ class LoopWorker(ProcessWorker):
         """Come to an end, and let the others know."""
         self._told_to_stop = True
 
+    @property
+    def wants_stop(self) -> bool:
+        wants = super().wants_stop
+        if wants and not self._said_to_stop:
+            self._said_to_stop = True
+            self._stopped(1)
+        return wants
+
+    def take_in(self, samples: int, stop: bool) -> None:
+        # A server that was once told to stop says so for ever; it counts only if somebody did in this loop.
+        super().take_in(samples, stop and not (self._roll.servers and not self._stopped(0)))
+
     def finish_segment(self) -> None:
-        """The data has come to its end here: take part with nothing until it has for all."""
+        """The data has come to its end here: take part with nothing until it has for all.
+
+        The samples that were learnt from do not tell: batches without a step are lost.
+        """
         self._handed_out = 0
+        self._ended(1)
         while self._coroutine is not None:
             assert self._wanted is not None
-            if self._roll.servers:
+            if self._ended(0) >= len(self._roll.workers):
+                self.tell_to_stop()
+            elif self._roll.servers:
                 time.sleep(_NOTHING_LEFT_S)
             self._answer(self._wanted, 0, 0.0)
-        self._told_to_stop = False
+        self._told_to_stop = self._stop = self._books.stats.frozen = False
 
     def leave(self) -> None:
         """The fleet is left: end what was begun."""
         if self._coroutine is not None:
             self.tell_to_stop()
             self.finish_segment()
-        self._budget = 0
 
     def pull(self) -> None:
         """Take over what the servers hold now."""
@@ -699,6 +747,10 @@ class _AtGlobal:
 
 def _ignore(event: events.Event) -> None:
     pass
+
+
+def _uncounted(number: int) -> int:
+    return 0
 
 
 __all__ = ["Joined", "join"]

@@ -46,9 +46,9 @@ class RealLearning:
         return total, loss.item() * len(indices)
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
-        self._model.bind(values, self._model.mean_buffers(buffers))
+        self._model.bind(values.to(self._device), self._model.mean_buffers(buffers))
         return self._task.score(self._model.module, self._test)
 
     def export(self, values: Tensor, buffers: list[Buffers]) -> dict[str, Tensor]:
-        self._model.bind(values, self._model.mean_buffers(buffers))
+        self._model.bind(values.to(self._device), self._model.mean_buffers(buffers))
         return {name: value.detach().clone() for name, value in self._model.module.state_dict().items()}

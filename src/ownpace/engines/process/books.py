@@ -85,13 +85,12 @@ class Work:
 class Books:
     """One node's line to the hub. Events and sums go out a few times a second, by whoever works here: no thread."""
 
-    def __init__(self, post: Post, clock: WallClock, *, detail: bool, report: bool = True) -> None:
+    def __init__(self, post: Post, clock: WallClock, *, detail: bool) -> None:
         self.detail = detail
         self.clock = clock
         self.stats = Stats()
         self.work = Work()
         self._post = post
-        self._report = report
         self._events: list[events.Event] = []
         self._next_s = 0.0
 
@@ -99,9 +98,13 @@ class Books:
         """Note one event."""
         self._events.append(event)
 
+    def due(self, now: float) -> bool:
+        """Whether it is time to report."""
+        return now >= self._next_s
+
     def maybe_report(self, now: float) -> None:
-        """Report if that is due."""
-        if now >= self._next_s and self._report:
+        """Report if it is time to."""
+        if self.due(now):
             self.report()
 
     def report(self) -> None:

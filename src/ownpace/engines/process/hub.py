@@ -308,7 +308,11 @@ class Hub:
     def _take_scores(self, *, wait_for_all: bool) -> None:
         while self._judging and (wait_for_all or self._judging[0][1].done()):
             control, future = self._judging.pop(0)
-            score = future.result()
+            try:
+                score = future.result()
+            except Exception as error:  # a task's own code, or a card that is full
+                self.complain(NodeFailed(f"judging the model: {type(error).__name__}: {error}"), secondary=False)
+                continue
             loss = score.loss if math.isfinite(score.loss) else None
             self._emit(events.Evaluation(control["t"], control["samples"], control["updates"], loss, score.accuracy))
             if loss is None:

@@ -378,7 +378,7 @@ class Reduced:
         node.waited(self._what, start)
         self._works = ()
         whole = self._what == "all-reduce" and not self.is_tensor
-        header = buffer[: ring.head] if whole and ring.joint else self._header
+        header = (buffer[: ring.head] if whole and ring.joint else self._header).cpu()
         values = ring.values(buffer) if whole else buffer
         if self._what == "reduce" and ring.index != self.root:
             return None
@@ -712,7 +712,7 @@ class TaskWorker(ProcessWorker):
         if self._books.detail:
             self._books.event(events.Compute(begun, end, self.name, samples, asked.versions[0]))
         known: float | Tensor = loss * samples
-        if loss.device.type == "cpu":
+        if loss.device.type == "cpu" or self._books.due(now):  # on a card, looking means waiting for it
             known = float(known)
             self._books.work.loss = known / samples
             check_finite(self.name, self._samples, known / samples, total, self._seat.layout)

@@ -26,7 +26,7 @@ from ownpace.core.sampling import derive
 from ownpace.core.values import Address
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
-from ownpace.engines.process.hub import Hub
+from ownpace.engines.process.hub import Hub, NodeFailed
 from ownpace.engines.process.launch import backend_for, conclude, make_rules, make_terms, worker_device
 from ownpace.engines.process.meeting import Environment, Meeting, meet
 from ownpace.engines.process.member import Membership, Terms, run_helper, run_worker
@@ -51,7 +51,7 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     store, meeting = meet(environment, backend_for(job, environment.local_world_size))
     hub: Hub | None = None
     if environment.rank == 0:
-        post = Membership(HUB, meeting, store).post
+        post = Membership(HUB, meeting).post  # with a connection of its own: the store of this thread may block
         hub = Hub(post, roll, make_rules(job, judge, roll), emit, on_progress, judge)
     with Company(environment, roll, terms, meeting, hub, job.fleet.server) as company, company.signals():
         error: OwnpaceError | None = None
@@ -154,6 +154,14 @@ class Company:
             self.alarms.append(f"{name} {how}; the others cannot go on without it")
 
     def _keep_books(self) -> None:
+        try:
+            self._run_hub()
+        except BaseException as error:
+            self._reason = self._reason or NodeFailed(f"the hub: {type(error).__name__}: {error}")
+            self.alarms.append(str(self._reason))
+            raise
+
+    def _run_hub(self) -> None:
         hub = self._hub
         assert hub is not None
         hub.begin()

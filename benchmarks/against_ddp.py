@@ -1,0 +1,249 @@
+"""`sync` on real processes beside DistributedDataParallel, and a worker's own step beside a plain loop.
+
+    python benchmarks/against_ddp.py                                           # 2 processes on the CPU
+    python benchmarks/against_ddp.py --device cuda --shares 40,20,10,10        # one GPU cut into four, under CUDA MPS
+
+All ways take the same model, batch, backend and number of steps, in turns, in the same processes; the figures are
+medians over the turns, and the ratios are of neighbours in one turn. The plain loop runs in all processes at once,
+without any communication.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import ownpace
+from ownpace.core.sampling import Permutations
+from pictures import Pictures
+from table import print_table
+
+LR, MOMENTUM = 0.01, 0.9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--shares", default="", help="percent of the GPU for each process, as in 40,20,10,10")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--models", default="mlp:128:600,resnet18:16:12", help="name:batch:steps, ...")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        run_rank(options)
+        return
+    shares = options.shares.split(",") if options.shares else []
+    count = len(shares) or options.processes
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+    command += ["--master-addr", "127.0.0.1", "--master-port", str(free_port()), *sys.argv]
+    threads = "1" if options.device == "cpu" else "4"
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": threads}
+    sys.exit(subprocess.run(command, env=environment, check=False).returncode)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_rank(options: argparse.Namespace) -> None:
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if options.shares:
+        os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = options.shares.split(",")[rank]
+    device = torch.device(options.device)
+    dist.init_process_group("gloo")
+    rows, found = [], {}
+    for spec in options.models.split(","):
+        name, batch, steps = spec.split(":")
+        task = Pictures(name, (1, 28, 28) if name == "mlp" else (3, 32, 32))
+        bench = Bench(task, int(batch), int(steps), device, options.precision, rank, world)
+        ways: dict[str, Callable[[], float]] = {
+            "plain": bench.plain,
+            "alone": bench.alone,
+            "ddp": bench.ddp,
+            "sync": bench.sync,
+            "drop-in": bench.drop_in,
+        }
+        rates: dict[str, list[float]] = {way: [] for way in ways}
+        for turn in range(options.turns + 1):
+            for way, measure in ways.items():
+                dist.barrier()
+                rate = measure()
+                if turn:  # the first only warms up
+                    rates[way].append(rate)
+        everybody: list[dict[str, list[float]]] = [{}] * world
+        dist.all_gather_object(everybody, rates)
+        if rank == 0:
+            found[spec] = everybody
+            rows += bench.rows(everybody)
+    if rank == 0:
+        print(f"{world} processes, {options.device} {options.shares}, {options.precision}, torch {torch.__version__}\n")
+        print_table(("model", "batch", "what", "samples/s", "ratio", "of"), rows)
+        if options.json:
+            options.json.write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+class Bench:
+    """One model and batch size, trained in several ways."""
+
+    def __init__(
+        self, task: Pictures, batch: int, steps: int, device: torch.device, precision: str, rank: int, world: int
+    ) -> None:
+        self._task, self._batch, self._steps, self._device = task, batch, steps, device
+        self._precision, self._rank, self._world = precision, rank, world
+        self._samples = task.train_samples().to(device)
+
+    def plain(self) -> float:
+        """The loop that anybody would write, everybody for himself."""
+        return self._loop(self._task.model().to(self._device))
+
+    def ddp(self) -> float:
+        """The same loop with DistributedDataParallel."""
+        return self._world * self._loop(DistributedDataParallel(self._task.model().to(self._device)))
+
+    def _loop(self, model: torch.nn.Module) -> float:
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+        order = Permutations(len(self._samples), 0, self._rank)
+        warm = 3
+        start = 0.0
+        for step in range(self._steps + warm):
+            if step == warm:
+                start = self._now()
+            inputs, targets = self._samples.pick(order.indices(step * self._batch, self._batch))
+            with self._autocast():
+                loss = self._task.loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return self._steps * self._batch / (self._now() - start)
+
+    def drop_in(self) -> float:
+        """The same loop with `ownpace.join`."""
+        model = self._task.model().to(self._device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+        samples = self._samples
+        indices = torch.utils.data.TensorDataset(torch.arange(len(samples)))
+        epochs = -(-self._steps * self._batch * self._world // len(samples))
+        done, start = 0, 0.0
+        with ownpace.join(algorithm="sync") as fleet:
+            model, optimizer = fleet.wrap(model, optimizer)
+            for (chosen,) in fleet.batches(Whole(indices), self._batch, epochs=epochs, collate_fn=take_whole):
+                if done == 3 * self._batch:
+                    start = self._now()
+                inputs, targets = samples.pick(chosen)
+                with self._autocast():
+                    loss = self._task.loss(model(inputs), targets)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                done += len(chosen)
+            elapsed = self._now() - start
+        return self._world * (done - 3 * self._batch) / elapsed
+
+    def sync(self) -> float:
+        """A complete run of `sync` on the same processes."""
+        return self._train(self._world)
+
+    def alone(self) -> float:
+        """A run of one worker in each process at once: no communication, only our own doing."""
+        with by_itself():
+            return self._train(1)
+
+    def _train(self, world: int) -> float:
+        result = ownpace.train(
+            algorithm="sync",
+            task=self._task,
+            engine="process",
+            fleet=f"x{world}",
+            batch_size=self._batch,
+            samples=self._steps * self._batch * world,
+            lr=LR,
+            momentum=MOMENTUM,
+            eval_every=10**12,
+            device=str(self._device),
+            precision=self._precision,
+            detail=False,
+        )
+        return result.summary.samples_per_s
+
+    def _autocast(self) -> torch.autocast:
+        dtype = torch.bfloat16 if self._precision == "bfloat16" else torch.float32
+        return torch.autocast(self._device.type, dtype, enabled=self._precision != "float32")
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def rows(self, everybody: list[dict[str, list[float]]]) -> list[tuple[str, ...]]:
+        """What to print: each way with its rate, and its ratio to what it is measured against."""
+        mine = everybody[0]
+        alone = min(
+            statistics.median(a / b for a, b in zip(rank["alone"], rank["plain"], strict=True)) for rank in everybody
+        )
+        plain = sum(statistics.median(rank["plain"]) for rank in everybody)
+        head = (self._task.model_name, str(self._batch))
+        return [
+            (*head, "plain loops, no communication", f"{plain:,.0f}", "", ""),
+            (*head, "a worker's own step (the worst rank)", "", f"{alone:.3f}", "its plain loop"),
+            (*head, "DistributedDataParallel", f"{statistics.median(mine['ddp']):,.0f}", "1", ""),
+            *(
+                (*head, what, f"{statistics.median(mine[way]):,.0f}", f"{ratio(mine[way], mine['ddp']):.3f}", "DDP")
+                for way, what in (("sync", "ownpace sync"), ("drop-in", "ownpace sync, in the loop of a script"))
+            ),
+        ]
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+class Whole(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Hands out indices by the batch, so that loading costs what it costs in the other ways."""
+
+    def __init__(self, indices: torch.utils.data.TensorDataset) -> None:
+        self._size = len(indices)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitems__(self, indices: list[int]) -> torch.Tensor:
+        return torch.tensor(indices)
+
+
+def take_whole(batch: torch.Tensor) -> tuple[torch.Tensor]:
+    return (batch,)
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """Make this process believe that it is torchrun's only one."""
+    before = dict(os.environ)
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", GROUP_WORLD_SIZE="1")
+    os.environ.update(MASTER_PORT=str(free_port()), TORCHELASTIC_USE_AGENT_STORE="False")
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+if __name__ == "__main__":
+    main()
