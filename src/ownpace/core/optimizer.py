@@ -107,6 +107,7 @@ class FlatOptimizer:
             and not (group["nesterov"] or group["dampening"] or group["maximize"])
         )
         self._initial = self._take_state()
+        self._let_go()
 
     def initial_state(self) -> State:
         """The state before the first step."""
@@ -148,6 +149,7 @@ class FlatOptimizer:
         for group, lr in zip(self._optimizer.param_groups, self.rates, strict=True):
             group["lr"] = lr * lr_factor
         self._optimizer.step()
+        self._let_go()
         return values, self._take_state()
 
     def _sgd(
@@ -178,6 +180,12 @@ class FlatOptimizer:
         if self._whole:
             return [flat]
         return [part.view(shape) for part, shape in zip(flat.split_with_sizes(self._sizes), self._shapes, strict=True)]
+
+    def _let_go(self) -> None:
+        """Keep no memory between calls: parameters and gradients are the caller's."""
+        for parameter in self._parameters:
+            parameter.data = parameter.data.new_empty(0)
+            parameter.grad = None
 
     def _take_state(self) -> State:
         state = [self._optimizer.state.get(parameter, {}) for parameter in self._parameters]

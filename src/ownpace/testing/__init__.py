@@ -7,13 +7,13 @@ from typing import Any
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.events import Event
 from ownpace.core.optimizer import OptimizerSpec
-from ownpace.engines import Job, Outcome, run_virtual
+from ownpace.engines import ENGINES, Job, Outcome
 from ownpace.fleet import Fleet, paces
 from ownpace.tasks import Quadratic
 
 
-def simulate(algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tuple[Outcome, list[Event]]:
-    """Run an algorithm in virtual time, by default on a small parabola and paces 4:2:1:1, and keep all its events.
+def run_on(engine: str, algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tuple[Outcome, list[Event]]:
+    """Run an algorithm, by default on a small parabola and paces 4:2:1:1, and keep all its events.
 
     Keyword arguments are the fields of `ownpace.engines.Job`; `lr`, `momentum` and `weight_decay` go to SGD.
     """
@@ -25,8 +25,13 @@ def simulate(algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tu
     job.setdefault("batch_size", 8)
     events: list[Event] = []
     fleet = fleet or paces(4000, 2000, 1000, 1000, jitter=0.0)
-    outcome = run_virtual(Job(algorithm=algorithm, fleet=fleet, **job), events.append)
+    outcome = ENGINES[engine](Job(algorithm=algorithm, fleet=fleet, **job), events.append, None)
     return outcome, events
 
 
-__all__ = ["simulate"]
+def simulate(algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tuple[Outcome, list[Event]]:
+    """The same in virtual time."""
+    return run_on("virtual", algorithm, fleet, **job)
+
+
+__all__ = ["run_on", "simulate"]

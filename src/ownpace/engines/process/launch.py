@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -26,7 +27,7 @@ from ownpace.core.sampling import derive
 from ownpace.core.values import Address
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
-from ownpace.engines.process.hub import Hub, Rules
+from ownpace.engines.process.hub import Hub, NodeFailed, Rules
 from ownpace.engines.process.meeting import LOOPBACK, Meeting, local_store
 from ownpace.engines.process.member import Membership, Terms, run_helper, run_worker
 from ownpace.engines.process.post import RunKey
@@ -35,6 +36,8 @@ from ownpace.engines.process.roll import HUB, Roll
 _PATIENCE_S = 20.0
 """How long nodes may take to come to an end after Ctrl-C."""
 _GOING_HOME_S = 5.0
+_LAST_WORDS_S = 1.0
+"""How long a node whose code failed may take to print its traceback."""
 
 
 def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outcome:
@@ -54,6 +57,10 @@ class Launcher:
 
     def run(self) -> Outcome:
         """Start everybody, keep the books, and end everybody, whatever happens."""
+        with self._signals():
+            return self._run()
+
+    def _run(self) -> Outcome:
         job = self._job
         store, listening = local_store()
         lifeline, held = _context().Pipe(duplex=False)
@@ -61,7 +68,7 @@ class Launcher:
         error: OwnpaceError | None = None
         membership: Membership | None = None
         try:
-            with self._signals(), listening, _threads_of_hub():
+            with listening, _threads_of_hub():
                 torch.manual_seed(derive(job.seed, 5))
                 judge = RealLearning(job.task, hub_device(job), job.autocast)
                 terms = make_terms(job, judge)
@@ -69,22 +76,30 @@ class Launcher:
                 backend = backend_for(job, len(roll.workers))
                 port = listening.getsockname()[1]
                 meeting = Meeting(LOOPBACK, port, "ownpace", RunKey.new().secret, LOOPBACK, backend)
+                _start_forkserver()
                 for node in roll.nodes:
                     self._start(node, terms, meeting, lifeline, len(roll.workers))
                 membership = Membership(HUB, meeting)
                 hub = Hub(membership.post, roll, make_rules(job, judge, roll), self._emit, self._on_progress, judge)
                 hub.begin()
                 error = self._watch(hub)
+        except OwnpaceError as raised:
+            error = raised
+        except BaseException as raised:
+            error = NodeFailed(f"the hub: {type(raised).__name__}: {raised}")
+            raise
         finally:
             if hub is not None and membership is not None:
                 reason = "finished" if error is None else str(error)
                 hub.finish(reason)
                 if error is None:
                     hub.farewell()
-                self._send_home(kill=error is not None)
+                    self._send_home(_GOING_HOME_S)
+                else:
+                    self._send_home(_LAST_WORDS_S if isinstance(error, NodeFailed) else 0.0)
                 membership.post.close(now=True)
             else:
-                self._send_home(kill=True)
+                self._send_home(0.0)
             held.close()
             lifeline.close()
             del store
@@ -134,9 +149,9 @@ class Launcher:
             else:
                 hub.complain(MachineDied(f"{name} is gone: it ended with exit code {code}"), secondary=True)
 
-    def _send_home(self, *, kill: bool) -> None:
+    def _send_home(self, patience_s: float) -> None:
         """See to it that no child is left."""
-        deadline = time.monotonic() + (0.0 if kill else _GOING_HOME_S)
+        deadline = time.monotonic() + patience_s
         for process in self._children.values():
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
@@ -229,6 +244,16 @@ def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ownpace.engines.process.launch"])
     return context
+
+
+def _start_forkserver() -> None:
+    """Start it such that Ctrl-C does not reach it, not even before it has said that it does not want to hear."""
+    resource_tracker.ensure_running()  # else the next one would start it, and let all signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
 import socket
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -151,6 +153,8 @@ def meet(environment: Environment, backend: str, timeout_s: float = TIMEOUT_S) -
     port = _number("MASTER_PORT", 29500)
     run, restart = os.environ.get("TORCHELASTIC_RUN_ID", ""), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefix = f"ownpace/{run}/{restart}/{_joins}"
+    if environment.rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        _await_master(master, port, timeout_s)
     try:
         base, _, _ = next(
             dist.rendezvous("env://", environment.rank, environment.world_size, timeout=timedelta(seconds=timeout_s))
@@ -166,20 +170,55 @@ def meet(environment: Environment, backend: str, timeout_s: float = TIMEOUT_S) -
                 f"this host would listen on {host}, a public address, and collectives are not encrypted; use a private "
                 "network or a VPN, or set OWNPACE_ALLOW_PUBLIC=1 if a firewall protects it"
             )
-    return store, Meeting(master, port, prefix, _agree_on_key(store, environment), host, backend, timeout_s)
+    return store, Meeting(master, port, prefix, _agree_on_key(store, environment, timeout_s), host, backend, timeout_s)
 
 
-def _agree_on_key(store: Store, environment: Environment) -> str:
-    """The user's key, or one that rank 0 makes for this run and hands out through the store."""
-    given = os.environ.get("OWNPACE_KEY")
-    if given:
-        return given
+def _await_master(host: str, port: int, timeout_s: float) -> None:
+    """Wait until rank 0 listens. The store's own attempts take twice as long as they are told to, and are noisy.
+
+    Raises:
+        MachineDied: It does not in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=max(0.1, deadline - time.monotonic())).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise unreachable(host, port, timeout_s, error) from None
+            time.sleep(0.1)
+
+
+def _agree_on_key(store: Store, environment: Environment, timeout_s: float) -> str:
+    """The user's key, or one that rank 0 makes for this run and hands out through the store.
+
+    All ranks show each other a few bits of theirs: enough to tell two keys apart, not enough to guess one by.
+
+    Raises:
+        InputError: They have different keys.
+        MachineDied: Somebody did not come.
+    """
+    given = os.environ.get("OWNPACE_KEY", "")
+    ranks = range(environment.world_size)
+    store.set(f"mark/{environment.rank}", hashlib.sha256(f"ownpace mark {given}".encode()).hexdigest()[:4])
     if environment.rank == 0:
-        store.set("key", RunKey.new().secret)
+        store.set("key", "" if given else RunKey.new().secret)
     try:
-        return store.get("key").decode()
+        marks = store.multi_get([f"mark/{rank}" for rank in ranks])
+        key = given or store.get("key").decode()
+        store.set(f"seen/{environment.rank}", "")
+        if environment.rank == 0:  # its store ends with it
+            store.wait([f"seen/{rank}" for rank in ranks])
     except RuntimeError:
-        raise MachineDied("rank 0 did not hand out the run's key; has it ended, or has it an OWNPACE_KEY?") from None
+        raise MachineDied(f"not all {len(ranks)} ranks came within {timeout_s:g} s; did all of them start?") from None
+    others = [rank for rank in ranks if marks[rank] != marks[0]]
+    if others:
+        raise InputError(
+            f"rank 0 and rank{'s' * (len(others) > 1)} {', '.join(map(str, others))} have different run keys; give all "
+            "ranks the same OWNPACE_KEY, or none, so that one is made for the run"
+        )
+    return key
 
 
 def _address_towards(host: str, port: int) -> str:

@@ -35,15 +35,15 @@ from ownpace.engines.process.nodes import (
     ProcessCommunicator,
     ProcessNode,
     ProcessServer,
-    Released,
+    ProcessWorker,
     Seat,
-    Stopwatch,
-    TaskWorker,
     shared_counter,
 )
+from ownpace.engines.process.pending import Released
 from ownpace.engines.process.post import Post
 from ownpace.engines.process.roll import HUB, Roll
 from ownpace.engines.process.wire import Packet
+from ownpace.engines.process.worker import Stopwatch, TaskWorker
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -341,7 +341,7 @@ def run_worker(
         train = job.task.train_samples()
         initial = model.initial
         whole = address.shard
-        holding = FlatHolding(initial.clone(), FlatOptimizer(model.layout, whole, initial, job.optimizer.build))
+        holding = FlatHolding(initial, FlatOptimizer(model.layout, whole, initial, job.optimizer.build))
         machine = job.fleet.workers[rank]
         take = shared_counter(membership.store, "queue")
         leads = rank == 0 and not roll.servers
@@ -409,7 +409,7 @@ def fingerprint(terms: Terms, task: str) -> dict[str, str]:
     }
 
 
-def share_parameters(node: TaskWorker | Any) -> None:
+def share_parameters(node: ProcessWorker) -> None:
     """Begin with the parameters of rank 0, on all workers and servers."""
     ring = node.ring(node.workers)
     values = node.holding.values
@@ -420,7 +420,7 @@ def share_parameters(node: TaskWorker | Any) -> None:
             node.send(server, Parameters(values[shard.start : shard.stop].clone(), 0, shard))
 
 
-def end_worker(node: TaskWorker | Any) -> list[str]:
+def end_worker(node: ProcessWorker) -> list[str]:
     """Tell the hub how this worker ended, and wait until everybody has."""
     node._settle()
     node.show(node._clock.now(), final=True)

@@ -113,15 +113,16 @@ class Post:
         line.curve_publickey, line.curve_secretkey = self._key.client_public, self._key.client_secret
         line.reconnect_ivl = 50
         monitor = line.get_monitor_socket()
+        reached = False
         try:
             line.connect(endpoint)
             self._await_handshake(monitor, to, endpoint)
-        except Exception:
-            line.close(linger=0)
-            raise
+            reached = True
         finally:
             line.disable_monitor()
             monitor.close()
+            if not reached:
+                line.close(linger=0)
         return line
 
     def _await_handshake(self, monitor: zmq.Socket[bytes], to: str, endpoint: str) -> None:

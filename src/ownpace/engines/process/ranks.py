@@ -33,6 +33,8 @@ from ownpace.engines.process.member import Membership, Terms, run_helper, run_wo
 from ownpace.engines.process.roll import HUB, Roll
 
 _GOING_HOME_S = 10.0
+_PATIENCE_S = 10.0
+"""How long a run may take to come to an end after Ctrl-C; torchrun kills who is still there after 30 s."""
 
 
 def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress: OnProgress | None) -> Outcome:
@@ -167,6 +169,8 @@ class Company:
         hub.begin()
         while not hub.done and hub.error is None and not self._over:
             hub.look(0.1)
+            if self.stops and not hub.started:
+                hub.complain(Interrupted("interrupted before the start"), secondary=False)
         error: OwnpaceError | None = hub.error
         if error is None and not hub.done:
             error = hub.worst() or MachineDied("rank 0 ended before the run did")
@@ -201,11 +205,21 @@ class Company:
 
         def note(number: int, frame: FrameType | None) -> None:
             self.stops.append(signal.Signals(number).name)
+            if len(self.stops) == 1:
+                patience.start()
 
+        def give_up() -> None:
+            self.alarms.append(
+                f"{self.stops[0]} came, and the run did not end within {_PATIENCE_S:g} s; it is given up"
+            )
+
+        patience = threading.Timer(_PATIENCE_S, give_up)
+        patience.daemon = True
         before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
+            patience.cancel()
             for number, handler in before.items():
                 signal.signal(number, handler)
 

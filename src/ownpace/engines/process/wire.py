@@ -111,9 +111,14 @@ def unpack(frames: Sequence[Any], limits: Limits) -> Packet:
         raise WireError(
             f"a message announces {numel} values and {counts} numbers; at most {limits.most_values} fit here"
         )
+    if numel < 0 and len(frames) > 2:
+        raise WireError(f"a message announces no tensor, but brings {len(frames) - 2} pieces of one")
     values = None if numel < 0 else _join(frames[2:], numel, _DTYPES[dtype], limits.device)
     if kind == _CONTROL:
-        control = json.loads(bytes(frames[1].buffer))
+        try:
+            control = json.loads(bytes(frames[1].buffer))
+        except (ValueError, RecursionError):
+            control = None
         if not isinstance(control, dict):
             raise WireError("a message about the run is not a JSON object")
         return Packet(values, known, bool(stop), sent_s, (), control)

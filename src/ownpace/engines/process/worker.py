@@ -1,0 +1,301 @@
+"""A worker that computes the gradients of a task, at full speed or at a prescribed pace."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ownpace.core import events
+from ownpace.core.asking import Pending
+from ownpace.core.errors import DivergenceError
+from ownpace.core.flat import FlatModel, Layout
+from ownpace.core.sampling import Sampler
+from ownpace.core.task import Samples
+from ownpace.core.values import Batch, Gradient, Group, Parameters
+from ownpace.engines.compute import Processor
+from ownpace.engines.process.books import WallClock
+from ownpace.engines.process.collectives import Ring
+from ownpace.engines.process.holding import Holding
+from ownpace.engines.process.nodes import ProcessWorker, Seat
+from ownpace.engines.process.pending import Reduced
+
+B = TypeVar("B", Gradient, Tensor)
+
+
+class Computed:
+    """A gradient that was asked for. It is computed when it is needed."""
+
+    def __init__(
+        self, worker: TaskWorker, samples: int, at: Parameters | None, batch: Batch | None, plus: Gradient | None
+    ) -> None:
+        self._worker = worker
+        self.samples = samples
+        self.at = at
+        self.batch = batch
+        self.plus = plus
+        self.versions = worker.versions_at(at)
+        self.gradient: Gradient | None = None
+        self.end_s = 0.0
+
+    @property
+    def done(self) -> bool:
+        self._worker._settle()
+        return self._worker._clock.now() >= self.end_s
+
+    def __await__(self) -> Generator[Any, Any, Gradient]:
+        worker = self._worker
+        worker._settle()
+        worker.keep_pace(self.end_s)
+        assert self.gradient is not None, "this gradient was handed to a collective, and is its own now"
+        return self.gradient
+        yield
+
+
+class Loaded:
+    """A batch that was drawn and is being loaded."""
+
+    def __init__(self, worker: TaskWorker, batch: Batch, end_s: float) -> None:
+        self._worker = worker
+        self._batch = batch
+        self._end_s = end_s
+
+    @property
+    def done(self) -> bool:
+        return self._worker._clock.now() >= self._end_s
+
+    def __await__(self) -> Generator[Any, Any, Batch]:
+        self._worker.keep_pace(self._end_s)
+        return self._batch
+        yield
+
+
+class TaskWorker(ProcessWorker):
+    """A worker that computes the gradients of a task, at full speed or at a prescribed pace."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        holding: Holding,
+        batch_size: int,
+        micro_batch: int,
+        *,
+        model: FlatModel,
+        train: Samples,
+        sampler: Sampler,
+        processor: Processor | None,
+        stopwatch: Stopwatch,
+    ) -> None:
+        super().__init__(seat, holding, batch_size, micro_batch)
+        self.model = model
+        self.buffers = model.new_buffers()
+        self._train = train
+        self._sampler = sampler
+        self._processor = processor
+        self._stopwatch = stopwatch
+        self._asked: Computed | None = None
+        self._overslept_s = 0.0
+
+    # ---- what an algorithm asks for ----
+
+    def load(self, samples: int | None = None) -> Loaded:
+        samples = self.micro_batch if samples is None else samples
+        start = self._clock.now()
+        batch = Batch(self._sampler.draw(self.rank, samples), samples)
+        end = start if self._processor is None else self._processor.load(start, samples)[1]
+        self._loaded(start, end, samples)
+        return Loaded(self, batch, end)
+
+    def gradient(
+        self,
+        samples: int | None = None,
+        *,
+        at: Parameters | None = None,
+        batch: Batch | None = None,
+        plus: Gradient | None = None,
+    ) -> Computed:
+        self._settle()
+        samples = batch.samples if batch is not None else self.micro_batch if samples is None else samples
+        self._asked = Computed(self, samples, at, batch, plus)
+        return self._asked
+
+    def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> Reduced:
+        if not isinstance(body, Computed):
+            return super().all_reduce(body, group)
+        if body is not self._asked:  # it has been computed before it was handed over
+            self._settle()
+            assert body.gradient is not None
+            self.keep_pace(body.end_s)
+            return super().all_reduce(body.gradient, group)
+        self._asked = None
+        ring = self.ring(group or self._roll.workers)
+        buffer = ring.buffer()
+        works: list[Any] = []
+        if self._processor is None and ring.size > 1 and len(ring.buckets) > 1:
+            gradient = self._compute_and_send(body, ring, buffer, works)
+        else:
+            gradient = self._compute(body, ring.values(buffer))
+            self.keep_pace(body.end_s)
+        return self._start_reduced(ring, gradient, buffer, works)
+
+    def warm_up(self) -> None:
+        """Compute one gradient for nothing, so that what is made on first use is there when time begins."""
+        size = min(self.micro_batch, len(self._train))
+        self.model.bind(self.holding.values, self.model.new_buffers())
+        self.model.gradient(*self._train.pick(torch.arange(size)))
+        if self._seat.like.device.type == "cuda":
+            torch.cuda.synchronize(self._seat.like.device)
+
+    def _settle(self) -> None:
+        if self._asked is not None:
+            asked, self._asked = self._asked, None
+            asked.gradient = self._compute(asked, None)
+
+    def keep_pace(self, until_s: float) -> None:
+        """Wait until the prescribed time is over."""
+        if self._processor is not None and until_s > self._clock.now():
+            self._overslept_s = self._clock.sleep_until(until_s)
+        self._books.maybe_report(self._clock.now())
+
+    # ---- computing ----
+
+    def _compute(self, asked: Computed, out: Tensor | None) -> Gradient:
+        """Compute what was asked for, into `out` if that is given."""
+        begun, indices = self._begin(asked)
+        inputs, targets = self._train.pick(indices)
+        total, loss = self.model.gradient(inputs, targets, out)
+        if asked.plus is not None:
+            total = torch.add(total, asked.plus.total, out=out)
+        return self._end(asked, begun, total, loss)
+
+    def _compute_and_send(self, asked: Computed, ring: Ring, buffer: Tensor, works: list[Any]) -> Gradient:
+        """Compute what was asked for, and send each bucket of it as soon as its layers are ready."""
+        begun, indices = self._begin(asked)
+        values = ring.values(buffer)
+        missing = len(self._seat.layout.layers)
+        ready = [False] * missing
+
+        def on_layer(index: int) -> None:
+            ready[index] = True
+            while len(works) < len(ring.buckets) - 1:  # the last one takes the header along
+                first = ring.buckets[len(works)][0]
+                above = ring.buckets[len(works) - 1][0] if works else len(ready)
+                if not all(ready[first:above]):
+                    return
+                works.append(ring.launch(buffer, len(works)))
+
+        plus = None if asked.plus is None else asked.plus.total
+        inputs, targets = self._train.pick(indices)
+        loss = self.model.gradient_by_layer(inputs, targets, values, plus, on_layer)
+        return self._end(asked, begun, values, loss)
+
+    def _begin(self, asked: Computed) -> tuple[float, Tensor]:
+        ready = start = self._clock.now()
+        if asked.batch is None:
+            indices = self._sampler.draw(self.rank, asked.samples)
+            if self._processor is not None and self._processor.io_s_per_sample:
+                ready = self._processor.load(start, asked.samples)[1]
+                self._loaded(start, ready, asked.samples)
+        else:
+            indices = asked.batch.indices
+        if self._processor is not None:
+            self._overslept_s, overslept = 0.0, self._overslept_s
+            ready, asked.end_s = self._processor.compute(ready - overslept, asked.samples)
+        self.model.bind(self.holding.values if asked.at is None else asked.at.values, self.buffers)
+        self._stopwatch.start()
+        return ready, indices
+
+    def _end(self, asked: Computed, begun: float, total: Tensor, loss: Tensor) -> Gradient:
+        if self.buffers:
+            self.buffers[:] = self.model.take_buffers()
+        seconds = self._stopwatch.stop()
+        now = self._clock.now()
+        if self._processor is not None and asked.end_s >= now:
+            seconds = asked.end_s - begun
+        end = max(now, asked.end_s)
+        samples = asked.samples
+        self._books.work.add(begun, end, samples)
+        if self._books.detail:
+            self._books.event(events.Compute(begun, end, self.name, samples, asked.versions[0]))
+        known: float | Tensor = loss * samples
+        if loss.device.type == "cpu" or self._books.due(now):  # on a card, looking means waiting for it
+            known = float(known)
+            self._books.work.loss = known / samples
+            check_finite(self.name, self._samples, known / samples, total, self._seat.layout)
+        gradient = Gradient(total, samples, asked.versions, known, seconds)
+        if asked.plus is not None:
+            plus = asked.plus
+            gradient.samples += plus.samples
+            gradient.versions = tuple(map(min, gradient.versions, plus.versions))
+            gradient.loss += plus.loss
+            gradient.seconds += plus.seconds
+        return gradient
+
+    def _loaded(self, start: float, end: float, samples: int) -> None:
+        self._books.work.load_s += end - start
+        if self._books.detail and end > start:
+            self._books.event(events.Load(start, end, self.name, samples))
+
+    def show(self, now: float, *, final: bool = False) -> None:
+        if self.buffers:
+            flat = torch.cat([buffer.detach().reshape(-1).double() for buffer in self.buffers])
+            self._books.say("buffers", flat)
+        super().show(now, final=final)
+
+
+class Stopwatch:
+    """How long computing takes: by the wall clock, or by the card's own where work is queued on one."""
+
+    def __init__(self, device: torch.device, clock: WallClock) -> None:
+        self._clock = clock
+        self._cuda = device.type == "cuda"
+        self._start_s = 0.0
+        self._seconds = 0.0
+        self._pairs: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._begun: torch.cuda.Event | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        if self._cuda:
+            self._begun = torch.cuda.Event(enable_timing=True)
+            self._begun.record()
+        else:
+            self._start_s = self._clock.now()
+
+    def stop(self) -> float:
+        """Seconds since the start; on a card, of the latest work that it has finished by now."""
+        if not self._cuda:
+            return self._clock.now() - self._start_s
+        assert self._begun is not None
+        ended = torch.cuda.Event(enable_timing=True)
+        ended.record()
+        self._pairs.append((self._begun, ended))
+        while self._pairs and self._pairs[0][1].query():
+            begun, ended = self._pairs.popleft()
+            self._seconds = begun.elapsed_time(ended) / 1000
+        return self._seconds
+
+
+def check_finite(who: str, samples: int, loss: float, total: Tensor, layout: Layout) -> None:
+    """Raise if a gradient is not finite, and say where.
+
+    Raises:
+        DivergenceError: It is not.
+    """
+    if math.isfinite(loss) and math.isfinite(float(total.sum())):
+        return
+    for layer in layout.layers:
+        part = total[layer.start : layer.stop]
+        finite = torch.isfinite(part)
+        if not bool(finite.all()):
+            value = float(part[~finite][0])
+            raise DivergenceError(
+                f"the gradient of layer '{layer.name}' on {who} is {value} at sample {samples} (its loss is {loss:g}): "
+                "training diverged; try a smaller lr"
+            )
+    if not math.isfinite(loss):
+        raise DivergenceError(f"the loss on {who} is {loss} at sample {samples}: training diverged; try a smaller lr")

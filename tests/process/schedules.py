@@ -1,0 +1,86 @@
+"""Algorithms whose order of events is written down, so that both engines must do the very same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.asking import Communicator, Server, Worker, accumulate, accumulate_and_reduce, exchange
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptedAsync(Algorithm):
+    """Async-SGD whose server takes the workers' gradients in a given order, whatever their pace."""
+
+    order: tuple[int, ...] = (0, 1, 0, 0, 1, 2, 0, 2)
+
+    async def worker(self, me: Worker) -> None:
+        for _ in range(self.order.count(me.rank)):
+            await exchange(me, await accumulate(me, me.batch_size))
+
+    async def server(self, me: Server) -> None:
+        for rank in self.order:
+            push = await me.receive(me.workers.members[rank])
+            me.step(push.gradient)
+            me.send(push.sender, me.parameters)
+        while True:
+            await me.receive()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unequal(Algorithm):
+    """Synchronous, each worker with a batch size of its own; nothing, for some."""
+
+    replicas_identical: ClassVar[bool] = True
+    sizes: tuple[int, ...] = (7, 0, 3)
+
+    async def worker(self, me: Worker) -> None:
+        while me.training:
+            me.step(await accumulate_and_reduce(me, self.sizes[me.rank]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(Algorithm):
+    """Everything an algorithm may do beside: computing during a sum, looking ahead, adding up, noting."""
+
+    replicas_identical: ClassVar[bool] = True
+
+    async def worker(self, me: Worker) -> None:
+        gradient = await me.gradient()
+        while me.training:
+            notes = gradient.total[:3].double()
+            in_flight = me.all_reduce(gradient.noting(notes))
+            ahead = me.peek(gradient)
+            gradient = await me.gradient(at=ahead)
+            batch = await me.load(2)
+            gradient += await me.gradient(batch=batch)
+            total = await in_flight
+            assert total.notes is not None
+            assert len(total.shares) == len(me.workers)
+            me.step(total, lr_scale=1.0 if float(total.notes.sum()) > 0 else 0.5)
+        me.step(await me.all_reduce(gradient))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers(Algorithm):
+    """Two subgroups with communicators: reduce, all-reduce among them, broadcast."""
+
+    replicas_identical: ClassVar[bool] = True
+
+    def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(range(num_workers // 2)), tuple(range(num_workers // 2, num_workers))
+
+    async def worker(self, me: Worker) -> None:
+        communicator = me.subgroup.members[-1]
+        while me.training:
+            gradient = await me.gradient()
+            await me.reduce(gradient, communicator, me.subgroup)
+            me.step(await me.broadcast(None, communicator, me.subgroup))
+
+    async def communicator(self, me: Communicator) -> None:
+        while True:
+            part = await me.reduce(None, me.address, me.subgroup)
+            assert part is not None
+            total = await me.all_reduce(part, me.communicators)
+            await me.broadcast(total, me.address, me.subgroup)
