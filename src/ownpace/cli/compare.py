@@ -15,6 +15,7 @@ from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
 from ownpace.core.errors import DivergenceError, InputError, unknown
 from ownpace.core.events import read_events
+from ownpace.report.summary import Summary
 from ownpace.report.table import comparison_table
 from ownpace.run import EVENTS, Config, Result, RunFolder, execute
 
@@ -41,11 +42,19 @@ def compare(
 
     Example: ownpace compare --algorithms sync,async,stale,balanced --fleet steep --target 0.95 --seeds 0,1,2
 
+    With --engine both, each algorithm is run on real processes and predicted in virtual time, side by side.
+
     Each run gets its own folder in --out; beside them lie comparison.json and figure.png.
     """
     names = _names(algorithm)
     numbers = _seeds(seeds)
-    configs = [shared.config(name, _own(parameter, name, names), seed) for name in names for seed in numbers]
+    engines = ("process", "virtual") if shared.engine == "both" else (shared.engine,)
+    configs = [
+        shared.config(name, _own(parameter, name, names), seed, engine)
+        for name in names
+        for engine in engines
+        for seed in numbers
+    ]
     jobs = [config.job() for config in configs]  # so that bad input is found before anything runs
     folder = options.folder_for(out, "compare", shared.task)
     for config in configs:
@@ -74,7 +83,8 @@ def _show(folder: Path, results: list[Result], as_json: bool) -> None:
     (folder / "comparison.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     console = Console(stderr=as_json)
     console.print(comparison_table([result.summary for result in results]))
-    first_seeds = {result.summary.algorithm: result for result in reversed(results)}
+    both = len({result.summary.engine for result in results}) > 1
+    first_seeds = {_name(result.summary, both): result for result in reversed(results)}
     runs = {
         name: list(read_events(result.folder / EVENTS))
         for name, result in reversed(first_seeds.items())
@@ -123,5 +133,16 @@ def _own(parameters: list[str] | None, name: str, names: list[str]) -> list[str]
     return own
 
 
+def _name(summary: Summary, both: bool) -> str:
+    """What to call a run in the figure."""
+    return f"{summary.algorithm}, predicted" if both and summary.engine == "virtual" else summary.algorithm
+
+
 def _label(config: Config, seeds: list[int]) -> str:
-    return f"{config.algorithm}" if len(seeds) == 1 else f"{config.algorithm}-{config.seed}"
+    """The name of a run's folder."""
+    parts = [str(config.algorithm)]
+    if config.engine == "virtual":
+        parts.append("virtual")
+    if len(seeds) > 1:
+        parts.append(str(config.seed))
+    return "-".join(parts)

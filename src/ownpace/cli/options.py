@@ -61,7 +61,10 @@ class Shared:
     ] = None
     engine: Annotated[
         str | None,
-        _option(f"Who answers: {_names(ENGINES)}. Default: virtual; under torchrun, process.", panel=_RUN),
+        _option(
+            f"Who answers: {_names(ENGINES)}; `compare` also takes both. Default: virtual; under torchrun, process.",
+            panel=_RUN,
+        ),
     ] = None
     timing_only: Annotated[bool, _option("Simulate time alone, no gradients.", "--timing-only", panel=_RUN)] = False
     device: Annotated[str, _option("Where gradients are computed: cpu, cuda …", panel=_RUN)] = "cpu"
@@ -96,9 +99,10 @@ class Shared:
         _option("Record evaluations and sums, not each computation, transfer and wait.", "--no-detail", panel=_OUT),
     ] = False
 
-    def config(self, algorithm: str, parameters: list[str] | None, seed: int) -> Config:
+    def config(self, algorithm: str, parameters: list[str] | None, seed: int, engine: str | None = None) -> Config:
         """The configuration of one run."""
         given = dict(vars(self))
+        given["engine"] = engine or self.engine
         given["task_parameters"] = parse_parameters(given.pop("task_parameter"), "-t")
         given["detail"] = not given.pop("no_detail")
         return Config(algorithm=algorithm, parameters=parse_parameters(parameters, "-p"), seed=seed, **given)

@@ -1,4 +1,4 @@
-"""What people see while a run goes on."""
+"""What people see while a run goes on: how far it is and, on real processes, how each worker does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from ownpace.core.events import Evaluation, Event
 from ownpace.engines import job
+
+MOST_WORKERS = 16
+"""Lines of single workers, at the most."""
 
 
 class Live:
@@ -35,24 +38,40 @@ class Live:
     def add(self, name: str, samples: int | None, seconds: float | None) -> Bar:
         """A bar for a run that ends after this many samples, or this much time."""
         total = samples if samples is not None else seconds
-        return Bar(self._progress, self._progress.add_task(name, total=total, note=""), samples is None)
+        return Bar(self._progress, self._progress.add_task(name, total=total, note=""), total, samples is None)
 
 
 class Bar:
     """The bar of one run."""
 
-    def __init__(self, progress: Progress, task: TaskID, by_time: bool) -> None:
+    def __init__(self, progress: Progress, task: TaskID, total: float | None, by_time: bool) -> None:
         self._progress = progress
         self._task = task
+        self._total = total
         self._by_time = by_time
         self._score = ""
+        self._workers: dict[str, TaskID] = {}
 
     def on_progress(self, progress: job.Progress) -> None:
         """The engine's word on how far it is."""
         samples, now = progress.samples, progress.seconds
         rate = f"{samples / now:,.0f} samples/s" if now > 0 else ""
-        note = f"{now:8.2f} s  {rate:<16} {self._score}"
+        limit = progress.limit_samples_per_s
+        if limit and now > 0:
+            rate += f" ({samples / now / limit:.0%} of limit)"
+        loss = "" if progress.loss is None else f"loss {progress.loss:.3f}  "
+        note = f"{now:8.2f} s  {rate:<16} {loss}{self._score}"
         self._progress.update(self._task, completed=now if self._by_time else samples, note=note)
+        self._show_workers(progress)
+
+    def _show_workers(self, progress: job.Progress) -> None:
+        """One line for each worker: its pace, and how much of its time it computes."""
+        for name, pace in list(progress.paces.items())[:MOST_WORKERS]:
+            if name not in self._workers:
+                self._workers[name] = self._progress.add_task(f"  {name}", total=1.0, note="")
+            busy = progress.busy[name]
+            note = f"busy, at {pace:,.0f} samples/s"
+            self._progress.update(self._workers[name], completed=busy, note=note)
 
     def on_event(self, event: Event) -> None:
         """Look out for evaluations."""
@@ -63,5 +82,6 @@ class Bar:
     def close(self, reason: str) -> None:
         """The run has ended."""
         if reason == "finished":
-            total = self._progress.tasks[self._task].total
-            self._progress.update(self._task, completed=total)
+            self._progress.update(self._task, completed=self._total)
+        for task in self._workers.values():
+            self._progress.remove_task(task)

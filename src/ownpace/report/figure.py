@@ -29,7 +29,9 @@ def draw_comparison(runs: Mapping[str, Sequence[Event]], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("figures are drawn by matplotlib; install it: pip install 'ownpace[plot]'") from None
-    shown = dict(list(runs.items())[:MOST_TIMELINES])
+    engines = {_engine(events) for events in runs.values()}
+    measured = {name: events for name, events in runs.items() if len(engines) < 2 or _engine(events) != "virtual"}
+    shown = dict(list(measured.items())[:MOST_TIMELINES])
     rows = [min(MOST_ROWS, len(_workers(events))) for events in shown.values()]
     curve = any(isinstance(event, Evaluation) for events in runs.values() for event in events)
     heights = ([3.6] if curve else []) + [0.42 + 0.2 * count for count in rows]
@@ -49,14 +51,18 @@ def draw_comparison(runs: Mapping[str, Sequence[Event]], path: Path) -> None:
 
 def _draw_curves(axis: Axes, runs: Mapping[str, Sequence[Event]]) -> None:
     target = None
-    for index, (name, events) in enumerate(runs.items()):
+    colours: dict[str, str] = {}
+    engines = {_engine(events) for events in runs.values()}
+    for name, events in runs.items():
         scores = [(e.t, e.accuracy) for e in events if isinstance(e, Evaluation) and e.accuracy is not None]
         losses = [(e.t, e.loss) for e in events if isinstance(e, Evaluation) and e.loss is not None]
         target = next((e.target for e in events if isinstance(e, Run)), None)
         points = scores or losses
         axis.set_ylabel("test accuracy" if scores else "test loss")
-        colour = LINES[index % len(LINES)]
-        axis.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.8)
+        algorithm = next(e.algorithm for e in events if isinstance(e, Run))
+        colour = colours.setdefault(algorithm, LINES[len(colours) % len(LINES)])
+        style = "--" if len(engines) > 1 and _engine(events) == "virtual" else "-"  # a prediction beside its run
+        axis.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.8, linestyle=style)
         reached = next((t for t, score in scores if target is not None and score >= target), None)
         if reached is not None and target is not None:
             axis.plot([reached], [target], "o", color=colour, markersize=6)
@@ -104,6 +110,10 @@ def _legend(axis: Axes) -> None:
     patches: list[Any] = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind != "load"]
     patches.append(Line2D([], [], marker="|", linestyle="", color="#222222", label="update"))
     axis.legend(handles=patches, loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, fontsize=8)
+
+
+def _engine(events: Sequence[Event]) -> str:
+    return next(event.engine for event in events if isinstance(event, Run))
 
 
 def _workers(events: Sequence[Event]) -> list[str]:

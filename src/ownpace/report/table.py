@@ -13,10 +13,11 @@ from ownpace.report.summary import Summary
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
-    """One row per algorithm, in the order given; several seeds of one are averaged."""
-    runs: dict[str, list[Summary]] = {}
+    """One row per algorithm and engine, in the order given; several seeds of one are averaged."""
+    runs: dict[tuple[str, str], list[Summary]] = {}
     for summary in summaries:
-        runs.setdefault(summary.algorithm, []).append(summary)
+        runs.setdefault((summary.algorithm, summary.engine), []).append(summary)
+    both = len({summary.engine for summary in summaries}) > 1
     target = summaries[0].target
     fastest = min((mean for group in runs.values() if (mean := _mean_time(group)) is not None), default=None)
 
@@ -26,15 +27,17 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     title = f"mean of {num_seeds} seeds" if num_seeds > 1 else None
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("algorithm", no_wrap=True)
+    if both:
+        table.add_column("engine")
     if target is not None:
         table.add_column(f"time to {target:.1%}", justify="right")
     for head in ("samples/s", "of limit", "busy (%)", "staleness", "accuracy"):
         table.add_column(head, justify="right")
     if early:
         table.add_column("ended")
-    for name, group in runs.items():
+    for (name, engine), group in runs.items():
         time = _mean_time(group)
-        cells: list[str | Text] = [name]
+        cells: list[str | Text] = [name, engine] if both else [name]
         if target is not None:
             reached = "not reached" if time is None else f"{time:.2f} s"
             cells.append(Text(reached, style="bold green" if time is not None and time == fastest else ""))

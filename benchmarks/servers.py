@@ -1,0 +1,126 @@
+"""Parameter servers: how fast a push and a pull are beside gloo's bare transfers, and whether all get their turn.
+
+    python benchmarks/servers.py
+
+Round trip: a gradient of 11 M float32 goes to a server process and the parameters come back, through the engine's own
+messages (header, pieces, CURVE encryption, checks); gloo sends and receives the same bytes between the same two
+processes, in turns. Fairness: eight workers at full speed push to one server as often as they can.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ownpace import make_algorithm
+from ownpace.core.optimizer import OptimizerSpec
+from ownpace.core.values import Gradient, Parameters, Shard
+from ownpace.engines import ENGINES, Job
+from ownpace.engines.process.collectives import Wiring, _connect
+from ownpace.engines.process.meeting import LOOPBACK, Meeting, local_store
+from ownpace.engines.process.member import Membership
+from ownpace.engines.process.post import RunKey
+from ownpace.engines.process.wire import Limits, Packet, unpack
+from ownpace.fleet import full_speed
+from pictures import Pictures
+from table import print_table
+
+VALUES, TURNS = 11_000_000, 12
+
+
+def main() -> None:
+    ours, gloo = round_trips()
+    ratios = [b / a for a, b in zip(ours, gloo, strict=True)]
+    nbytes = 2 * VALUES * 4
+    rows = [
+        ("gloo, send and receive", f"{statistics.median(gloo) * 1000:.0f} ms", gigabytes(nbytes, gloo), "1"),
+        ("ownpace, push and pull", f"{statistics.median(ours) * 1000:.0f} ms", gigabytes(nbytes, ours),
+         f"{statistics.median(ratios):.2f}"),
+    ]  # fmt: skip
+    print_table((f"{VALUES:,} float32 there and back", "time", "GB/s", "ratio"), rows)
+    print()
+    served = fairness()
+    share = min(served.values()) / max(served.values())
+    print_table(("eight workers on one server", "slowest / fastest"), [(str(sorted(served.values())), f"{share:.2f}")])
+
+
+def gigabytes(nbytes: int, times: list[float]) -> str:
+    return f"{nbytes / statistics.median(times) / 1e9:.2f}"
+
+
+def round_trips() -> tuple[list[float], list[float]]:
+    """Seconds of each round trip, ours and gloo's in turns; the first is left out."""
+    store, listening = local_store()
+    meeting = Meeting(LOOPBACK, listening.getsockname()[1], "bench", RunKey.new().secret, LOOPBACK)
+    server = multiprocessing.get_context("forkserver").Process(target=serve, args=(meeting,))
+    server.start()
+    torch.set_num_threads(1)
+    membership = Membership("worker", meeting)
+    channel = connect(0, membership)
+    values = torch.randn(VALUES)
+    ours, gloo = [], []
+    for _ in range(TURNS + 1):
+        start = time.perf_counter()
+        membership.post.send("server", Packet(Gradient(values, 1, (0,))))
+        answer = receive(membership)
+        ours.append(time.perf_counter() - start)
+        assert isinstance(answer.body, Parameters)
+        start = time.perf_counter()
+        channel.send([values], 1, 0).wait()
+        channel.recv([values], 1, 1).wait()
+        gloo.append(time.perf_counter() - start)
+    server.join()
+    membership.post.close(now=True)
+    del store
+    return ours[1:], gloo[1:]
+
+
+def serve(meeting: Meeting) -> None:
+    torch.set_num_threads(1)
+    membership = Membership("server", meeting)
+    channel = connect(1, membership)
+    values = torch.randn(VALUES)
+    for _ in range(TURNS + 1):
+        assert isinstance(receive(membership).body, Gradient)
+        membership.post.send("worker", Packet(Parameters(values, 1, Shard(0, 0, VALUES))))
+        channel.recv([values], 0, 0).wait()
+        channel.send([values], 0, 1).wait()
+    membership.post.close()
+
+
+def connect(rank: int, membership: Membership) -> Any:
+    return _connect("pair", rank, 2, Wiring(membership.store, "gloo", LOOPBACK), 1)[0]
+
+
+def receive(membership: Membership) -> Packet:
+    letter = membership.post.receive()
+    assert letter is not None
+    return unpack(letter[1], Limits((Shard(0, 0, VALUES),), VALUES))
+
+
+def fairness() -> dict[str, int]:
+    """Samples that each of eight workers got its server to take."""
+    events: list[Any] = []
+    job = Job(
+        algorithm=make_algorithm("async"),
+        task=Pictures("mlp", (1, 28, 28)),
+        fleet=full_speed(8),
+        optimizer=OptimizerSpec(lr=0.001),
+        batch_size=8,
+        seconds=6.0,
+        eval_every=10**9,
+        detail=False,
+    )
+    ENGINES["process"](replace(job), events.append, None)
+    return {name: tally.samples for name, tally in events[-1].sums.workers.items()}
+
+
+if __name__ == "__main__":
+    assert dist.is_available()
+    main()
