@@ -48,17 +48,20 @@ from ownpace.engines.process.member import (
     introduce,
     share_parameters,
 )
-from ownpace.engines.process.nodes import ProcessWorker, Reduced, Seat, Stopwatch, check_finite, shared_counter
+from ownpace.engines.process.nodes import ProcessWorker, Seat, shared_counter
+from ownpace.engines.process.pending import Reduced
 from ownpace.engines.process.post import RunKey
 from ownpace.engines.process.ranks import Company
 from ownpace.engines.process.roll import HUB
 from ownpace.engines.process.wire import Packet
+from ownpace.engines.process.worker import Stopwatch, check_finite
 from ownpace.fleet import ServerMachine
 from ownpace.report.summary import Summary, SummaryBuilder
 
 T = TypeVar("T")
 _SAMPLINGS = ("queue", "iid", "shards")
 _NOTHING_LEFT_S = 0.002
+_COUNTS = (torch.int32, torch.int64)
 
 
 def join(
@@ -162,7 +165,10 @@ class Joined:
                 membership.complain(error)
                 company.close(error if isinstance(error, OwnpaceError) else None)
                 return
-            self._node.leave()
+            if self._node.wanting:  # the loop was left, and somebody still holds its iterator
+                self._node.tell_to_stop()
+                self._node.finish_segment()
+                self._agree()
             for line in end_worker(self._node):
                 self._builder.take(events.from_line(line))
             failed = company.close()
@@ -365,7 +371,10 @@ class Joined:
         membership.start_together(node, spans_hosts=environment.spans_hosts)
 
     def _agree(self) -> None:
-        """After the last sample: everybody has the global parameters, and the mean of all running statistics."""
+        """After the last sample: everybody has the global parameters, and the mean of all running statistics.
+
+        Of counts (how many batches a BatchNorm has seen), everybody has the largest.
+        """
         node, model = self._node, self._model
         assert node is not None
         assert model is not None
@@ -378,6 +387,14 @@ class Joined:
             node.wait_for(node.ring(node.workers).all_reduce_tensors(sums), "workers")
             for buffer, total in zip(buffers, sums, strict=True):
                 buffer.copy_(total / self.num_workers)
+        counts = [buffer for buffer in model.buffers() if buffer.dtype in _COUNTS and buffer.numel()]
+        if counts and self.num_workers > 1:  # of these, the largest
+            places = [buffer.new_zeros((self.num_workers, *buffer.shape)) for buffer in counts]
+            for buffer, place in zip(counts, places, strict=True):
+                place[self.rank] = buffer
+            node.wait_for(node.ring(node.workers).all_reduce_tensors(places), "workers")
+            for buffer, place in zip(counts, places, strict=True):
+                buffer.copy_(place.amax(0))
 
     def _count(self, what: str) -> Callable[[int], int]:
         """A count that all workers share in one loop over the data."""
@@ -453,15 +470,19 @@ class UserHolding:
         parts = [torch.zeros_like(p).view(-1) if p.grad is None else p.grad.reshape(-1) for p in self.parameters]
         return torch.cat(parts, out=out).mul_(samples)
 
+    def clip(self, total: Tensor, samples: int) -> None:
+        """Clip the norm of the mean, where the user wants it, in place."""
+        if self._clip_norm is not None:
+            norm = float(torch.linalg.vector_norm(total)) / samples
+            if norm > self._clip_norm:
+                total *= self._clip_norm / norm
+
     def snapshot(self) -> Tensor:
         return self.values.clone()
 
     def step(self, gradient: Gradient, lr_factor: float) -> None:
         mean = gradient.total / gradient.samples
-        if self._clip_norm is not None:
-            norm = float(torch.linalg.vector_norm(mean))
-            if norm > self._clip_norm:
-                mean *= self._clip_norm / norm
+        self.clip(mean, 1)
         for parameter, view in zip(self.parameters, self._layout.views(mean), strict=True):
             parameter.grad = view
         rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -553,7 +574,8 @@ class LoopWorker(ProcessWorker):
         self._true: Tensor | None = None
         self.in_loop = False
         """Whether the user's loop runs."""
-        self._ended = self._stopped = _uncounted
+        self._ended: Callable[[int], int] = _uncounted
+        self._stopped: Callable[[int], int] = _uncounted
         self._said_to_stop = False
 
     # ---- what the algorithm asks for ----
@@ -641,6 +663,8 @@ class LoopWorker(ProcessWorker):
         out = None if ring is None or buffer is None else ring.values(buffer)
         if samples:
             total = self._user.gather(samples, out)
+            if self._roll.servers:  # there, each gradient is an update of its own
+                self._user.clip(total, samples)
             if total.device.type == "cpu":
                 check_finite(self.name, self._samples, 0.0, total, self._seat.layout)
         else:
@@ -706,12 +730,6 @@ class LoopWorker(ProcessWorker):
                 time.sleep(_NOTHING_LEFT_S)
             self._answer(self._wanted, 0, 0.0)
         self._told_to_stop = self._stop = self._books.stats.frozen = False
-
-    def leave(self) -> None:
-        """The fleet is left: end what was begun."""
-        if self._coroutine is not None:
-            self.tell_to_stop()
-            self.finish_segment()
 
     def pull(self) -> None:
         """Take over what the servers hold now."""
