@@ -20,6 +20,7 @@ import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +38,7 @@ from ownpace.core.sampling import Permutations, derive
 from ownpace.core.settings import positive
 from ownpace.core.values import Batch, Gradient, Group, Parameters, Shard
 from ownpace.engines.job import OnProgress
+from ownpace.engines.process.collectives import Departures, Ring
 from ownpace.engines.process.hub import Hub, Rules
 from ownpace.engines.process.meeting import LOOPBACK, TIMEOUT_S, Environment, Meeting, local_store, meet
 from ownpace.engines.process.member import (
@@ -183,13 +185,18 @@ class Joined:
 
     # ---- what a script calls ----
 
-    def wrap(self, model: nn.Module, optimizer: Optimizer, *, clip_norm: float | None = None) -> tuple[Any, Any]:
+    def wrap(
+        self, model: nn.Module, optimizer: Optimizer, *, clip_norm: float | None = None, overlap: bool = False
+    ) -> tuple[Any, Any]:
         """Make a model and its optimizer those of the fleet; they are the same objects.
 
         Args:
             model: Any module. Its parameters become views of one flat vector, and begin as those of rank 0.
             optimizer: Any torch optimizer over all trainable parameters of the model.
             clip_norm: Clip the norm of the *summed* gradient to this, before each step.
+            overlap: Send each layer's gradient while the backward pass is still at the others, where the algorithm
+                allows it. Faster; but then each batch needs its own `optimizer.step()`, and nothing may change the
+                gradients between `backward()` and `step()`: that is refused, not ignored.
         """
         if self._model is not None:
             raise InputError("wrap was called twice; a fleet trains one model")
@@ -205,6 +212,7 @@ class Joined:
             parameter.data = view
         self._model = model
         self._holding = UserHolding(flat, layout, parameters, optimizer, clip_norm)
+        self._overlap = overlap
         self._layout = layout
         fleet = self
 
@@ -362,7 +370,8 @@ class Joined:
             alarms=self._company.alarms,
             stops=self._company.stops,
         )
-        self._node = node = LoopWorker(seat, holding, batch_size, Stopwatch(holding.values.device, membership.clock))
+        stopwatch = Stopwatch(holding.values.device, membership.clock)
+        self._node = node = LoopWorker(seat, holding, batch_size, stopwatch, overlap=self._overlap)
         introduce(node, {**fingerprint(terms, ""), "number of samples": str(num_samples)})
         share_parameters(node)
         assert self._model is not None
@@ -562,8 +571,15 @@ class WantedSum:
 class LoopWorker(ProcessWorker):
     """A worker whose gradients come from a user's loop."""
 
-    def __init__(self, seat: Seat, holding: UserHolding, batch_size: int, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self, seat: Seat, holding: UserHolding, batch_size: int, stopwatch: Stopwatch, *, overlap: bool
+    ) -> None:
         super().__init__(seat, holding, batch_size, batch_size)
+        self._sending: Sending | None = None
+        self._overlap = overlap
+        if overlap:
+            for index, parameter in enumerate(holding.parameters):
+                parameter.register_post_accumulate_grad_hook(partial(self._layer_is_there, index))
         self._user = holding
         self._stopwatch = stopwatch
         self._wanted: Wanted | None = None
@@ -637,7 +653,18 @@ class LoopWorker(ProcessWorker):
         if not self._handed_out:
             self._begun_s = self._clock.now()
             self._stopwatch.start()
+        if self._sending is not None:
+            raise _no_overlap("two batches were taken before optimizer.step")
+        wanted = self._wanted
+        if self._overlap and wanted is not None and wanted.reduce_in is not None and wanted.plus is None:
+            ring = self.ring(wanted.reduce_in)
+            if ring.size > 1:
+                self._sending = Sending(ring, self._seat.layout, samples)
         self._handed_out += samples
+
+    def _layer_is_there(self, index: int, parameter: Tensor) -> None:
+        if self._sending is not None:
+            self._sending.take(index, parameter.grad)
 
     def take_gradient(self) -> None:
         """The loop has called `optimizer.step()`: let the algorithm go on with the gradient."""
@@ -658,17 +685,20 @@ class LoopWorker(ProcessWorker):
     def _answer(self, wanted: Wanted, samples: int, seconds: float) -> None:
         """Give the algorithm the gradient of so many samples, or of none, and let it go on."""
         self._back_to_true()
+        sending, self._sending = self._sending, None
         ring = None if wanted.reduce_in is None else self.ring(wanted.reduce_in)
-        buffer = None if ring is None else ring.buffer()
+        buffer = None if ring is None else sending.buffer if sending is not None else ring.buffer()
         out = None if ring is None or buffer is None else ring.values(buffer)
-        if samples:
+        if sending is not None:
+            total = sending.complete(self._user.parameters)
+        elif samples:
             total = self._user.gather(samples, out)
             if self._roll.servers:  # there, each gradient is an update of its own
                 self._user.clip(total, samples)
-            if total.device.type == "cpu":
-                check_finite(self.name, self._samples, 0.0, total, self._seat.layout)
         else:
             total = torch.zeros_like(self.holding.values) if out is None else out.zero_()
+        if samples and total.device.type == "cpu" and not (sending and sending.departures.works):
+            check_finite(self.name, self._samples, 0.0, total, self._seat.layout)
         gradient = Gradient(total, samples, wanted.versions, 0.0, seconds)
         if wanted.plus is not None:
             gradient = gradient + wanted.plus
@@ -678,7 +708,8 @@ class LoopWorker(ProcessWorker):
         wanted.gradient = gradient
         if ring is not None and buffer is not None:
             assert self._sum is not None
-            self._sum.reduced = self._start_reduced(ring, gradient, buffer)
+            works = () if sending is None else sending.departures.works
+            self._sum.reduced = self._start_reduced(ring, gradient, buffer, works)
             self._sum = None
         self._go_on()
 
@@ -721,6 +752,8 @@ class LoopWorker(ProcessWorker):
         The samples that were learnt from do not tell: batches without a step are lost.
         """
         self._handed_out = 0
+        if self._sending is not None:
+            self._sending.give_up()
         self._ended(1)
         while self._coroutine is not None:
             assert self._wanted is not None
@@ -743,6 +776,49 @@ class LoopWorker(ProcessWorker):
     def at_global_parameters(self) -> _AtGlobal:
         """A context in which the model has the global parameters."""
         return _AtGlobal(self)
+
+
+class Sending:
+    """A gradient that leaves layer by layer, while the user's backward pass goes on."""
+
+    def __init__(self, ring: Ring, layout: Layout, samples: int) -> None:
+        self.buffer = ring.buffer()
+        self._total = ring.values(self.buffer)
+        self._views = layout.views(self._total)
+        self._samples = samples
+        self._counts: dict[int, int] = {}
+        self.departures = Departures(ring, self.buffer, len(self._views))
+
+    def take(self, index: int, gradient: Tensor | None) -> None:
+        """One layer's gradient is there."""
+        assert gradient is not None
+        if index in self._counts:
+            raise _no_overlap("backward was called twice before optimizer.step")
+        torch.mul(gradient, self._samples, out=self._views[index])
+        self._counts[index] = gradient._version
+        self.departures.layer_is_there(index)
+
+    def complete(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """All of it, after the backward pass; what took no part in the loss is zero."""
+        for index in range(len(self._views) - 1, -1, -1):
+            gradient = parameters[index].grad
+            if index not in self._counts:
+                self._views[index].zero_()
+                self.departures.layer_is_there(index)
+            elif gradient is None or gradient._version != self._counts[index]:
+                raise _no_overlap("gradients were changed between backward and optimizer.step")
+        return self._total
+
+    def give_up(self) -> None:
+        """The batch was never stepped with: what has not left yet is zero."""
+        for index in range(len(self._views) - 1, -1, -1):
+            if not self.departures.ready[index]:
+                self._views[index].zero_()
+                self.departures.layer_is_there(index)
+
+
+def _no_overlap(what: str) -> InputError:
+    return InputError(f"{what}, but with overlap=True they are on their way by then; use fleet.wrap(…, overlap=False)")
 
 
 class _AtGlobal:

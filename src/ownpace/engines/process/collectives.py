@@ -181,6 +181,30 @@ class Ring:
         return float(header[1 : 1 + self.size * self._entry].view(self.size, self._entry)[:, 4].max())
 
 
+class Departures:
+    """Starts the sum of each bucket of a buffer as soon as all of its layers are there.
+
+    All but the last one: that takes the header along, and leaves when everything is known.
+    """
+
+    def __init__(self, ring: Ring, buffer: Tensor, num_layers: int) -> None:
+        self._ring = ring
+        self._buffer = buffer
+        self.ready = [False] * num_layers
+        self.works: list[Any] = []
+
+    def layer_is_there(self, index: int) -> None:
+        """One more layer stands in the buffer."""
+        self.ready[index] = True
+        buckets = self._ring.buckets
+        while len(self.works) < len(buckets) - 1:
+            first = buckets[len(self.works)][0]
+            above = buckets[len(self.works) - 1][0] if self.works else len(self.ready)
+            if not all(self.ready[first:above]):
+                return
+            self.works.append(self._ring.launch(self._buffer, len(self.works)))
+
+
 def finish(works: Sequence[Any], group: str, on_tick: Callable[[], None]) -> None:
     """Wait until all of these are done, and call `on_tick` now and then meanwhile.
 

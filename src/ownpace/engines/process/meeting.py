@@ -160,7 +160,10 @@ def meet(environment: Environment, backend: str, timeout_s: float = TIMEOUT_S) -
             dist.rendezvous("env://", environment.rank, environment.world_size, timeout=timedelta(seconds=timeout_s))
         )
     except (RuntimeError, ValueError) as error:
-        raise unreachable(master, port, timeout_s, error) from None
+        failure = unreachable(master, port, timeout_s, error)
+        if environment.rank == 0 and isinstance(failure, MachineDied):
+            failure = _incomplete(environment, timeout_s)
+        raise failure from None
     store = PrefixStore(prefix, base)
     host = LOOPBACK
     if environment.spans_hosts:
@@ -171,6 +174,10 @@ def meet(environment: Environment, backend: str, timeout_s: float = TIMEOUT_S) -
                 "network or a VPN, or set OWNPACE_ALLOW_PUBLIC=1 if a firewall protects it"
             )
     return store, Meeting(master, port, prefix, _agree_on_key(store, environment, timeout_s), host, backend, timeout_s)
+
+
+def _incomplete(environment: Environment, timeout_s: float) -> MachineDied:
+    return MachineDied(f"not all {environment.world_size} ranks came within {timeout_s:g} s; did all of them start?")
 
 
 def _await_master(host: str, port: int, timeout_s: float) -> None:
@@ -211,7 +218,7 @@ def _agree_on_key(store: Store, environment: Environment, timeout_s: float) -> s
         if environment.rank == 0:  # its store ends with it
             store.wait([f"seen/{rank}" for rank in ranks])
     except RuntimeError:
-        raise MachineDied(f"not all {len(ranks)} ranks came within {timeout_s:g} s; did all of them start?") from None
+        raise _incomplete(environment, timeout_s) from None
     others = [rank for rank in ranks if marks[rank] != marks[0]]
     if others:
         raise InputError(

@@ -19,7 +19,7 @@ from ownpace.core.task import Samples
 from ownpace.core.values import Batch, Gradient, Group, Parameters
 from ownpace.engines.compute import Processor
 from ownpace.engines.process.books import WallClock
-from ownpace.engines.process.collectives import Ring
+from ownpace.engines.process.collectives import Departures, Ring
 from ownpace.engines.process.holding import Holding
 from ownpace.engines.process.nodes import ProcessWorker, Seat
 from ownpace.engines.process.pending import Reduced
@@ -134,13 +134,13 @@ class TaskWorker(ProcessWorker):
         self._asked = None
         ring = self.ring(group or self._roll.workers)
         buffer = ring.buffer()
-        works: list[Any] = []
+        departures = Departures(ring, buffer, len(self._seat.layout.layers))
         if self._processor is None and ring.size > 1 and len(ring.buckets) > 1:
-            gradient = self._compute_and_send(body, ring, buffer, works)
+            gradient = self._compute_and_send(body, ring, buffer, departures)
         else:
             gradient = self._compute(body, ring.values(buffer))
             self.keep_pace(body.end_s)
-        return self._start_reduced(ring, gradient, buffer, works)
+        return self._start_reduced(ring, gradient, buffer, departures.works)
 
     def warm_up(self) -> None:
         """Compute one gradient for nothing, so that what is made on first use is there when time begins."""
@@ -172,25 +172,13 @@ class TaskWorker(ProcessWorker):
             total = torch.add(total, asked.plus.total, out=out)
         return self._end(asked, begun, total, loss)
 
-    def _compute_and_send(self, asked: Computed, ring: Ring, buffer: Tensor, works: list[Any]) -> Gradient:
+    def _compute_and_send(self, asked: Computed, ring: Ring, buffer: Tensor, departures: Departures) -> Gradient:
         """Compute what was asked for, and send each bucket of it as soon as its layers are ready."""
         begun, indices = self._begin(asked)
         values = ring.values(buffer)
-        missing = len(self._seat.layout.layers)
-        ready = [False] * missing
-
-        def on_layer(index: int) -> None:
-            ready[index] = True
-            while len(works) < len(ring.buckets) - 1:  # the last one takes the header along
-                first = ring.buckets[len(works)][0]
-                above = ring.buckets[len(works) - 1][0] if works else len(ready)
-                if not all(ready[first:above]):
-                    return
-                works.append(ring.launch(buffer, len(works)))
-
         plus = None if asked.plus is None else asked.plus.total
         inputs, targets = self._train.pick(indices)
-        loss = self.model.gradient_by_layer(inputs, targets, values, plus, on_layer)
+        loss = self.model.gradient_by_layer(inputs, targets, values, plus, departures.layer_is_there)
         return self._end(asked, begun, values, loss)
 
     def _begin(self, asked: Computed) -> tuple[float, Tensor]:
