@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shares", default="", help="percent of the GPU for each process, as in 40,20,10,10")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--models", default="mlp:128:600,resnet18:16:12", help="name:batch:steps, ...")
+    parser.add_argument("--models", default="mlp:128:600,resnet18:16:8", help="name:batch:steps, ...")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--json", type=Path)
@@ -78,7 +79,8 @@ def run_rank(options: argparse.Namespace) -> None:
             "alone": bench.alone,
             "ddp": bench.ddp,
             "sync": bench.sync,
-            "drop-in": bench.drop_in,
+            "drop-in": partial(bench.drop_in, overlap=False),
+            "overlap": partial(bench.drop_in, overlap=True),
         }
         rates: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(options.turns + 1):
@@ -134,18 +136,18 @@ class Bench:
             optimizer.zero_grad()
         return self._steps * self._batch / (self._now() - start)
 
-    def drop_in(self) -> float:
+    def drop_in(self, *, overlap: bool) -> float:
         """The same loop with `ownpace.join`."""
         model = self._task.model().to(self._device)
         optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
         samples = self._samples
-        indices = torch.utils.data.TensorDataset(torch.arange(len(samples)))
-        epochs = -(-self._steps * self._batch * self._world // len(samples))
+        warm = 3 * self._batch
+        dataset = Whole((self._steps * self._batch + warm) * self._world, len(samples))
         done, start = 0, 0.0
         with ownpace.join(algorithm="sync") as fleet:
-            model, optimizer = fleet.wrap(model, optimizer)
-            for (chosen,) in fleet.batches(Whole(indices), self._batch, epochs=epochs, collate_fn=take_whole):
-                if done == 3 * self._batch:
+            model, optimizer = fleet.wrap(model, optimizer, overlap=overlap)
+            for (chosen,) in fleet.batches(dataset, self._batch, collate_fn=take_whole):
+                if done == warm:
                     start = self._now()
                 inputs, targets = samples.pick(chosen)
                 with self._autocast():
@@ -155,7 +157,7 @@ class Bench:
                 optimizer.zero_grad()
                 done += len(chosen)
             elapsed = self._now() - start
-        return self._world * (done - 3 * self._batch) / elapsed
+        return self._world * (done - warm) / elapsed
 
     def sync(self) -> float:
         """A complete run of `sync` on the same processes."""
@@ -206,7 +208,11 @@ class Bench:
             (*head, "DistributedDataParallel", f"{statistics.median(mine['ddp']):,.0f}", "1", ""),
             *(
                 (*head, what, f"{statistics.median(mine[way]):,.0f}", f"{ratio(mine[way], mine['ddp']):.3f}", "DDP")
-                for way, what in (("sync", "ownpace sync"), ("drop-in", "ownpace sync, in the loop of a script"))
+                for way, what in (
+                    ("sync", "ownpace sync"),
+                    ("drop-in", "ownpace sync, in the loop of a script"),
+                    ("overlap", "the same with overlap=True"),
+                )
             ),
         ]
 
@@ -218,14 +224,15 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
 class Whole(torch.utils.data.Dataset):  # type: ignore[type-arg]
     """Hands out indices by the batch, so that loading costs what it costs in the other ways."""
 
-    def __init__(self, indices: torch.utils.data.TensorDataset) -> None:
-        self._size = len(indices)
+    def __init__(self, size: int, num_pictures: int) -> None:
+        self._size = size
+        self._num_pictures = num_pictures
 
     def __len__(self) -> int:
         return self._size
 
     def __getitems__(self, indices: list[int]) -> torch.Tensor:
-        return torch.tensor(indices)
+        return torch.tensor(indices) % self._num_pictures
 
 
 def take_whole(batch: torch.Tensor) -> tuple[torch.Tensor]:

@@ -39,6 +39,7 @@ from ownpace.core.settings import positive
 from ownpace.core.values import Batch, Gradient, Group, Parameters, Shard
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.collectives import Departures, Ring
+from ownpace.engines.process.counter import Counters
 from ownpace.engines.process.hub import Hub, Rules
 from ownpace.engines.process.meeting import LOOPBACK, TIMEOUT_S, Environment, Meeting, local_store, meet
 from ownpace.engines.process.member import (
@@ -180,6 +181,7 @@ class Joined:
         finally:
             self._over = True
             self._signals.__exit__(None, None, None)
+            self.counters.close()
             company.__exit__()
             membership.post.close(now=error is not None)
 
@@ -373,11 +375,13 @@ class Joined:
         stopwatch = Stopwatch(holding.values.device, membership.clock)
         self._node = node = LoopWorker(seat, holding, batch_size, stopwatch, overlap=self._overlap)
         introduce(node, {**fingerprint(terms, ""), "number of samples": str(num_samples)})
+        self.counters = Counters(self._store, first=self.rank == 0, spans_hosts=environment.spans_hosts)
         share_parameters(node)
         assert self._model is not None
         buffers = [buffer for buffer in self._model.buffers() if buffer.numel()]
         node.wait_for(node.ring(node.workers).broadcast(buffers, 0), "workers")
         membership.start_together(node, spans_hosts=environment.spans_hosts)
+        self.counters.forget_path()
 
     def _agree(self) -> None:
         """After the last sample: everybody has the global parameters, and the mean of all running statistics.
@@ -417,7 +421,7 @@ class Source:
         self._node = fleet._node
         self._size = len(dataset)
         self._epochs = epochs
-        self._take = fleet._count("batches")
+        self._take = fleet.counters.taking(segment)
         self.sizes: list[int] = []
         """Of the batches that were drawn and not handed out yet."""
         self._total = epochs * self._size

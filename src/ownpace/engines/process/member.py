@@ -28,6 +28,7 @@ from ownpace.engines.compute import Processor
 from ownpace.engines.job import Job
 from ownpace.engines.process.books import Books, WallClock
 from ownpace.engines.process.collectives import Wiring
+from ownpace.engines.process.counter import Counters
 from ownpace.engines.process.holding import FlatHolding
 from ownpace.engines.process.hub import error_letter
 from ownpace.engines.process.meeting import Meeting
@@ -37,7 +38,6 @@ from ownpace.engines.process.nodes import (
     ProcessServer,
     ProcessWorker,
     Seat,
-    shared_counter,
 )
 from ownpace.engines.process.pending import Released
 from ownpace.engines.process.post import Post
@@ -334,6 +334,7 @@ def run_worker(
     roll = terms.roll()
     address = roll.workers.members[rank]
     membership = Membership(address.name, meeting, store)
+    counters: Counters | None = None
     try:
         torch.manual_seed(derive(job.seed, 5))
         model = FlatModel(job.task, device, job.autocast)
@@ -343,7 +344,7 @@ def run_worker(
         whole = address.shard
         holding = FlatHolding(initial, FlatOptimizer(model.layout, whole, initial, job.optimizer.build))
         machine = job.fleet.workers[rank]
-        take = shared_counter(membership.store, "queue")
+        counters = Counters(membership.store, first=rank == 0, spans_hosts=spans_hosts)
         leads = rank == 0 and not roll.servers
         seat = membership.seat(terms, roll, address, initial[:0], leads=leads, alarms=alarms, stops=stops)
         node = TaskWorker(
@@ -353,7 +354,7 @@ def run_worker(
             job.micro_batch or job.batch_size,
             model=model,
             train=train.to(device),
-            sampler=make_sampler(job.sampling, len(train), len(roll.workers), job.seed, take),
+            sampler=make_sampler(job.sampling, len(train), len(roll.workers), job.seed, counters.taking(0)),
             processor=None if machine.machine.samples_per_s is None else Processor(machine, rank, job.seed),
             stopwatch=Stopwatch(device, membership.clock),
         )
@@ -362,12 +363,15 @@ def run_worker(
         node.warm_up()
         torch.manual_seed(derive(job.seed, 5, rank))
         membership.start_together(node, spans_hosts=spans_hosts)
+        counters.forget_path()
         drive(job.algorithm.worker(node))
         return end_worker(node)
     except BaseException as error:
         membership.complain(error)
         raise
     finally:
+        if counters is not None:
+            counters.close()
         membership.post.close()
 
 
