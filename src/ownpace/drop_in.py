@@ -477,11 +477,17 @@ class UserHolding:
         self._layout = layout
         self._clip_norm = clip_norm
         self._inner_step = optimizer.step
+        self._mean: Tensor | None = None
 
     def gather(self, samples: int, out: Tensor | None) -> Tensor:
         """The sum over the samples of their gradients, out of the `.grad`s, which hold the mean."""
-        parts = [torch.zeros_like(p).view(-1) if p.grad is None else p.grad.reshape(-1) for p in self.parameters]
-        return torch.cat(parts, out=out).mul_(samples)
+        total = torch.empty_like(self.values) if out is None else out
+        for parameter, view in zip(self.parameters, self._layout.views(total), strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                torch.mul(parameter.grad, samples, out=view)
+        return total
 
     def clip(self, total: Tensor, samples: int) -> None:
         """Clip the norm of the mean, where the user wants it, in place."""
@@ -494,7 +500,7 @@ class UserHolding:
         return self.values.clone()
 
     def step(self, gradient: Gradient, lr_factor: float) -> None:
-        mean = gradient.total / gradient.samples
+        mean = self._mean = torch.div(gradient.total, gradient.samples, out=self._mean)
         self.clip(mean, 1)
         for parameter, view in zip(self.parameters, self._layout.views(mean), strict=True):
             parameter.grad = view
@@ -702,7 +708,9 @@ class LoopWorker(ProcessWorker):
         else:
             total = torch.zeros_like(self.holding.values) if out is None else out.zero_()
         if samples and total.device.type == "cpu" and not (sending and sending.departures.works):
-            check_finite(self.name, self._samples, 0.0, total, self._seat.layout)
+            check_finite(
+                self.name, self._samples, 0.0, total, self._seat.layout, all_=self._books.due(self._clock.now())
+            )
         gradient = Gradient(total, samples, wanted.versions, 0.0, seconds)
         if wanted.plus is not None:
             gradient = gradient + wanted.plus

@@ -32,6 +32,7 @@ from ownpace.engines.process.counter import Counters
 from ownpace.engines.process.holding import FlatHolding
 from ownpace.engines.process.hub import error_letter
 from ownpace.engines.process.meeting import Meeting
+from ownpace.engines.process.memory import keep_large_blocks
 from ownpace.engines.process.nodes import (
     ProcessCommunicator,
     ProcessNode,
@@ -277,6 +278,7 @@ def digest(values: Tensor) -> str:
 def run_helper(role: Role, index: int, terms: Terms, meeting: Meeting, *, spans_hosts: bool) -> None:
     """Be a server or a communicator until the last worker has ended."""
     torch.set_num_threads(1)
+    keep_large_blocks()
     roll = terms.roll()
     address = (roll.servers if role == "server" else roll.communicators.members)[index]
     membership = Membership(address.name, meeting)
@@ -331,6 +333,7 @@ def run_worker(
     Returns:
         The lines of the run's first, judging and last records, which everybody takes home.
     """
+    keep_large_blocks()
     roll = terms.roll()
     address = roll.workers.members[rank]
     membership = Membership(address.name, meeting, store)
