@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-slow check bench clean
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -13,9 +13,12 @@ help:  ## what there is to make
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: .venv/ready  ## four algorithms on four machines of different pace: a table and a figure
-	$(BIN)/ownpace compare --fleet 4,2,1,1 --task digits --lr 0.02 --momentum 0.9 --epochs 40 --target 0.96 \
-	  --out runs/demo --overwrite
+demo: .venv/ready  ## four algorithms on four processes of different pace, each beside its prediction
+	$(BIN)/ownpace compare --engine both --fleet examples/laptop.toml --lr 0.02 --momentum 0.9 --epochs 32 \
+	  --target 0.96 --out runs/demo --overwrite
+
+test-slow: .venv/ready  ## the tests that take long
+	$(BIN)/python -m pytest -q -n 2 -m slow
 
 test: check  ## checks and all tests but the slow ones
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -28,10 +31,14 @@ check: .venv/ready  ## lint, format, types, import contracts, spelling
 	$(BIN)/codespell src docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
 	@sh scripts/sizes
 
-bench: .venv/ready  ## the figures of docs/results, about ten minutes on a machine that does nothing else
+bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a machine that does nothing else
 	$(BIN)/python benchmarks/clocks.py
 	$(BIN)/python benchmarks/timing_only.py
 	$(BIN)/python benchmarks/real_gradients.py
+	$(BIN)/python benchmarks/agreement.py
+	$(BIN)/python benchmarks/against_ddp.py
+	$(BIN)/python benchmarks/servers.py
+	$(BIN)/python benchmarks/overhead.py
 
 clean:  ## remove the environment and all results
 	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

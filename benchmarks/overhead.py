@@ -121,8 +121,9 @@ def train() -> None:
     peaks: list[int] = [0, 0]
     dist.all_gather_object(peaks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     if dist.get_rank() == 0:
-        print(json.dumps(dict(enumerate(peaks))))
-    dist.destroy_process_group()
+        print(json.dumps(dict(enumerate(peaks))), flush=True)
+    dist.barrier()
+    os._exit(0)  # gloo's threads sometimes trip over a Python that is being taken down
 
 
 if __name__ == "__main__":

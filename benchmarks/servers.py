@@ -25,6 +25,7 @@ from ownpace.engines import ENGINES, Job
 from ownpace.engines.process.collectives import Wiring, _connect
 from ownpace.engines.process.meeting import LOOPBACK, Meeting, local_store
 from ownpace.engines.process.member import Membership
+from ownpace.engines.process.memory import keep_large_blocks
 from ownpace.engines.process.post import RunKey
 from ownpace.engines.process.wire import Limits, Packet, unpack
 from ownpace.fleet import full_speed
@@ -61,6 +62,7 @@ def round_trips() -> tuple[list[float], list[float]]:
     server = multiprocessing.get_context("forkserver").Process(target=serve, args=(meeting,))
     server.start()
     torch.set_num_threads(1)
+    keep_large_blocks()
     membership = Membership("worker", meeting)
     channel = connect(0, membership)
     values = torch.randn(VALUES)
@@ -83,6 +85,7 @@ def round_trips() -> tuple[list[float], list[float]]:
 
 def serve(meeting: Meeting) -> None:
     torch.set_num_threads(1)
+    keep_large_blocks()
     membership = Membership("server", meeting)
     channel = connect(1, membership)
     values = torch.randn(VALUES)

@@ -182,6 +182,7 @@ class Joined:
             self._over = True
             self._signals.__exit__(None, None, None)
             self.counters.close()
+            self._node.close()
             company.__exit__()
             membership.post.close(now=error is not None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import ownpace.engines.process
 from ownpace.core.errors import InputError, MachineDied
 from ownpace.core.values import Gradient, Parameters, Shard
-from ownpace.engines.process import wire
+from ownpace.engines.process import shared, wire
 from ownpace.engines.process.post import Post, RunKey
 from ownpace.engines.process.wire import Limits, Packet, WireError, pack, unpack
 
@@ -337,7 +338,7 @@ def test_strangers_get_nothing_through(posts, knows):
             stranger.curve_serverkey = key.server_public
             stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
         stranger.connect(here.endpoint)
-        stranger.send_multipart([bytes(frame) for frame in pack(Packet(stop=True))])
+        stranger.send_multipart([b"W", *(bytes(frame) for frame in pack(Packet(stop=True)))])
         assert here.receive(1) is None
     friend.send("here", Packet())  # the box is open, for who may write
     assert here.receive(5)[0] == "friend"
@@ -353,7 +354,7 @@ def test_who_knows_the_key_needs_nothing_else(posts):
         friend.curve_serverkey = key.server_public
         friend.curve_publickey, friend.curve_secretkey = key.client_public, key.client_secret
         friend.connect(here.endpoint)
-        friend.send_multipart([bytes(frame) for frame in pack(Packet(stop=True))])
+        friend.send_multipart([b"W", *(bytes(frame) for frame in pack(Packet(stop=True)))])
         assert here.receive(5)[0] == "friend"
 
 
@@ -383,3 +384,76 @@ def test_nothing_is_unpickled(path):
         and isinstance(node.value, ast.Name)
         and node.value.id in {"torch", "pickle"}
     ]
+
+
+# ---- memory that two processes share ----
+
+
+def test_large_tensors_lie_in_shared_memory_and_small_ones_do_not(monkeypatch):
+    """Between posts that know each other to be on one host; every value comes through, again and again."""
+    key = RunKey.new()
+    posts = {}
+    for name in ("here", "there"):
+        posts[name] = Post(name, "127.0.0.1", key, lambda to: posts[to].card)
+    laid = []
+    lay_down = Post._lay_down
+    monkeypatch.setattr(Post, "_lay_down", lambda *given: laid.append(lay_down(*given)) or laid[-1])
+    limits = Limits((Shard(0, 0, 1_000_000),), 1_000_000)
+    try:
+        for number in range(1, 6):
+            tensor = torch.full((200_000 * number,), float(number))  # it grows: new memory each time
+            for body in (tensor, tensor[:10]):
+                posts["here"].send("there", Packet(body))
+                name, frames = posts["there"].receive(5.0)
+                assert name == "here"
+                assert torch.equal(unpack(frames, limits).body, body)
+            posts["there"].receive(0.0)  # what was read is taken now
+        assert [place is not None for place in laid] == [True, False] * 5
+    finally:
+        for post in posts.values():
+            post.close(now=True)
+
+
+def test_what_is_not_taken_yet_is_not_overwritten():
+    key = RunKey.new()
+    posts = {}
+    for name in ("here", "there"):
+        posts[name] = Post(name, "127.0.0.1", key, lambda to: posts[to].card)
+    limits = Limits((Shard(0, 0, 100_000),), 100_000)
+    try:
+        for number in range(4):  # only the first can lie in the memory that they share
+            posts["here"].send("there", Packet(torch.full((100_000,), float(number))))
+        for number in range(4):
+            _, frames = posts["there"].receive(5.0)
+            assert unpack(frames, limits).body.eq(number).all()
+    finally:
+        for post in posts.values():
+            post.close(now=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda place: b"", "none of ours"),
+        (lambda place: b"X" + place[1:], "none of ours"),
+        (lambda place: place[:40] + (1 << 40).to_bytes(8, "little"), "bytes lie in memory of"),
+        (lambda place: place[:16] + (99_999).to_bytes(8, "little") + place[24:], "cannot be opened"),
+        (lambda place: place[:8] + (2**31 - 1).to_bytes(8, "little") + place[16:], "cannot be opened"),
+    ],
+)
+def test_a_place_that_lies_is_refused(change, message):
+    outgoing, incoming = shared.Outgoing(), shared.Incoming()
+    place = outgoing.put([memoryview(bytes(1000))])
+    with pytest.raises(shared.PlaceError, match=message):
+        incoming.get("liar", change(place))
+    assert bytes(incoming.get("friend", place).buffer) == bytes(1000)
+    outgoing.close()
+
+
+def test_memory_that_could_shrink_is_refused():
+    file = os.memfd_create("loose", os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, 4096)
+    place = shared._PLACE.pack(b"OWNPLACE", os.getpid(), file, 1, 1, 100)
+    with pytest.raises(shared.PlaceError, match="could still shrink"):
+        shared.Incoming().get("liar", place)
+    os.close(file)

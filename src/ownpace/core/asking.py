@@ -158,14 +158,14 @@ def accumulate(me: Worker, samples: int) -> Awaitable[Gradient]:
 
 
 async def _in_micro_batches(me: Worker, samples: int) -> Gradient:
-    gradient = me.no_gradient()
+    gradient: Gradient | None = None
     while samples > 0:
-        part = await me.gradient(min(samples, me.micro_batch))
-        if not part.samples:
+        before = 0 if gradient is None else gradient.samples
+        gradient = await me.gradient(min(samples, me.micro_batch), plus=gradient)
+        if gradient.samples == before:
             break  # the data has come to its end
-        gradient = gradient + part if gradient.samples else part
-        samples -= part.samples
-    return gradient
+        samples -= gradient.samples - before
+    return me.no_gradient() if gradient is None else gradient
 
 
 async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
@@ -184,5 +184,6 @@ async def exchange(me: Worker, gradient: Gradient) -> None:
     """Push a gradient to the servers, each its shard, and take over the parameters that they answer with."""
     for server in me.servers:
         me.send(server, gradient.part(server.shard))
+    del gradient  # it is on its way, and its memory may serve the answer
     for server in me.servers:
         me.place((await me.receive(server)).parameters)

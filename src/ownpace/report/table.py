@@ -13,7 +13,10 @@ from ownpace.report.summary import Summary
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
-    """One row per algorithm and engine, in the order given; several seeds of one are averaged."""
+    """One row per algorithm, in the order given; several seeds of one are averaged.
+
+    Where there are runs of both engines, those in virtual time are called what they are: predictions.
+    """
     runs: dict[tuple[str, str], list[Summary]] = {}
     for summary in summaries:
         runs.setdefault((summary.algorithm, summary.engine), []).append(summary)
@@ -27,8 +30,6 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     title = f"mean of {num_seeds} seeds" if num_seeds > 1 else None
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("algorithm", no_wrap=True)
-    if both:
-        table.add_column("engine")
     if target is not None:
         table.add_column(f"time to {target:.1%}", justify="right")
     for head in ("samples/s", "of limit", "busy (%)", "staleness", "accuracy"):
@@ -37,7 +38,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
         table.add_column("ended")
     for (name, engine), group in runs.items():
         time = _mean_time(group)
-        cells: list[str | Text] = [name, engine] if both else [name]
+        cells: list[str | Text] = ["  predicted" if both and engine == "virtual" else name]
         if target is not None:
             reached = "not reached" if time is None else f"{time:.2f} s"
             cells.append(Text(reached, style="bold green" if time is not None and time == fastest else ""))

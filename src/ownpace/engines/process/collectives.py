@@ -72,6 +72,10 @@ class Ring:
                 stop = start
         return buckets
 
+    def close(self) -> None:
+        """Let go of the connections: their threads must have ended before the process does."""
+        self._channels.clear()
+
     # ---- what is sent ----
 
     def buffer(self) -> Tensor:

@@ -23,7 +23,8 @@ from ownpace.engines.job import OnProgress, Progress
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.process.post import Post
 from ownpace.engines.process.roll import Roll
-from ownpace.engines.process.wire import Limits, Packet, unpack
+from ownpace.engines.process.shared import PlaceError
+from ownpace.engines.process.wire import Limits, Packet, WireError, unpack
 
 _HEAD_START_S = 0.05
 _GRACE_S = 2.0
@@ -126,10 +127,16 @@ class Hub:
     def look(self, timeout_s: float) -> None:
         """Take in what has come, waiting for it at most that long."""
         wait: float | None = timeout_s
-        while (letter := self.post.receive(wait)) is not None:
-            wait = 0.0
-            name, frames = letter
-            packet = unpack(frames, self._limits)
+        while True:
+            try:
+                letter = self.post.receive(wait)
+                if letter is None:
+                    break
+                wait = 0.0
+                name, packet = letter[0], unpack(letter[1], self._limits)
+            except (WireError, PlaceError) as error:  # of somebody who died while writing, most likely
+                self.complain(error, secondary=True)
+                continue
             if packet.control is not None and name in self._seen:
                 self._take(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
         self._take_scores(wait_for_all=False)
@@ -384,7 +391,7 @@ class Hub:
 
 def error_letter(who: str, error: BaseException) -> dict[str, Any]:
     """What a node that fails tells the hub."""
-    secondary = isinstance(error, MachineDied) and "is gone" in str(error)
+    secondary = isinstance(error, PlaceError) or (isinstance(error, MachineDied) and "is gone" in str(error))
     if isinstance(error, OwnpaceError):
         return {"kind": type(error).__name__, "message": str(error), "secondary": secondary}
     return {"kind": "NodeFailed", "message": f"{who}: {type(error).__name__}: {error}", "secondary": False}

@@ -197,7 +197,7 @@ class Membership:
         self.meeting = meeting
         self.store = meeting.open_store() if store is None else store
         self.post = Post(name, meeting.host, meeting.key, self._find, timeout_s=meeting.timeout_s)
-        self.store.set(f"node/{name}", self.post.endpoint)
+        self.store.set(f"node/{name}", self.post.card)
         self.clock = WallClock()
 
     def _find(self, name: str) -> str:
@@ -309,6 +309,7 @@ def run_helper(role: Role, index: int, terms: Terms, meeting: Meeting, *, spans_
         node._books.report()
         node._books.say("ended", digest="")
         node.await_farewell()
+        node.close()
     except BaseException as error:
         membership.complain(error)
         raise
@@ -338,6 +339,7 @@ def run_worker(
     address = roll.workers.members[rank]
     membership = Membership(address.name, meeting, store)
     counters: Counters | None = None
+    node: TaskWorker | None = None
     try:
         torch.manual_seed(derive(job.seed, 5))
         model = FlatModel(job.task, device, job.autocast)
@@ -375,6 +377,8 @@ def run_worker(
     finally:
         if counters is not None:
             counters.close()
+        if node is not None:
+            node.close()
         membership.post.close()
 
 

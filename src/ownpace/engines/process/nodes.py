@@ -264,6 +264,12 @@ class ProcessNode:
             )
         return ring
 
+    def close(self) -> None:
+        """Leave all groups."""
+        for ring in self._rings.values():
+            ring.close()
+        self._rings.clear()
+
     def wait_for(self, works: Sequence[Any], group: str) -> None:
         """Wait for a collective. Who need not be there any more is released from it."""
         try:

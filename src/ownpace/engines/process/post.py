@@ -20,10 +20,12 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from ownpace.core.errors import InputError, MachineDied
-from ownpace.engines.process import wire
+from ownpace.engines.process import shared, wire
 
 _MOST_FRAME = 16 << 20
 _LINGER_MS = 5000
+_WHOLE, _LYING = b"W", b"L"
+"""How the tensor of a letter comes: in its frames, or lying in shared memory."""
 
 
 class RunKey:
@@ -72,7 +74,12 @@ class Post:
             self.close()
             raise InputError(f"{name} cannot listen on {host}: {error}; is that an address of this machine?") from None
         self.endpoint = f"tcp://{host}:{port}"
+        self._identity = shared.identity()
+        self.card = f"{self.endpoint} {self._identity}".strip()
+        """What others have to know to write to this node: where it listens, and which memory it can share."""
         self._lines: dict[str, zmq.Socket[bytes]] = {}
+        self._outgoing: dict[str, shared.Outgoing] = {}
+        self._incoming = shared.Incoming()
 
     def _prepare(self, socket: zmq.Socket[bytes]) -> None:
         socket.sndhwm = socket.rcvhwm = 0  # never drop, never block: an algorithm bounds what is in flight
@@ -85,14 +92,32 @@ class Post:
         line = self._lines.get(to)
         if line is None:
             line = self._lines[to] = self._open(to)
-        line.send_multipart(wire.pack(packet), copy=False)
+        header, numbers, *pieces = wire.pack(packet)
+        place = self._lay_down(to, pieces)
+        if place is None:
+            line.send_multipart([_WHOLE, header, numbers, *pieces], copy=False)
+        else:
+            line.send_multipart([_LYING, header, numbers, place])
+
+    def _lay_down(self, to: str, pieces: Sequence[Any]) -> bytes | None:
+        """Put a large tensor into memory that the receiver shares, if it does; returns where it lies."""
+        if to not in self._outgoing or sum(len(piece) for piece in pieces) < shared.SMALLEST:
+            return None
+        return self._outgoing[to].put(pieces)
 
     def receive(self, timeout_s: float | None = None) -> tuple[str, Sequence[Any]] | None:
-        """The next letter: who wrote it, and its frames. None: none came in time."""
+        """The next letter: who wrote it, and its frames, which hold until this is called again. None: none came."""
+        self._incoming.taken()
         if not self._box.poll(None if timeout_s is None else round(timeout_s * 1000)):
             return None
         sender, *frames = self._box.recv_multipart(copy=False)
-        return bytes(sender.buffer).decode(), frames
+        name = bytes(sender.buffer).decode()
+        how = bytes(frames[0].buffer) if frames else b""
+        if how == _LYING and len(frames) == 4:
+            return name, [*frames[1:3], self._incoming.get(name, bytes(frames[3].buffer))]
+        if how != _WHOLE:
+            raise wire.WireError(f"{name} sent a letter of another kind; are all nodes of the same ownpace?")
+        return name, frames[1:]
 
     @property
     def waiting(self) -> bool:
@@ -105,7 +130,9 @@ class Post:
         return self._box
 
     def _open(self, to: str) -> zmq.Socket[bytes]:
-        endpoint = self._find(to)
+        endpoint, _, theirs = self._find(to).partition(" ")
+        if theirs and theirs == self._identity:
+            self._outgoing[to] = shared.Outgoing()
         line = self._context.socket(zmq.DEALER)
         self._prepare(line)
         line.routing_id = self.name.encode()
@@ -152,6 +179,8 @@ class Post:
         linger = 0 if now else _LINGER_MS
         for line in getattr(self, "_lines", {}).values():
             line.close(linger=linger)
+        for memory in getattr(self, "_outgoing", {}).values():
+            memory.close()
         self._box.close(linger=linger)
         self._authenticator.stop()
         self._context.term()

@@ -50,11 +50,15 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     judge = RealLearning(job.task, device, job.autocast)
     terms = make_terms(job, judge)
     roll = terms.roll()
+    rules = make_rules(job, judge, roll) if environment.rank == 0 else None
+    judging = judge if environment.rank == 0 else None
+    del judge  # the others need not keep its model
     store, meeting = meet(environment, backend_for(job, environment.local_world_size))
     hub: Hub | None = None
     if environment.rank == 0:
         post = Membership(HUB, meeting).post  # with a connection of its own: the store of this thread may block
-        hub = Hub(post, roll, make_rules(job, judge, roll), emit, on_progress, judge)
+        assert rules is not None
+        hub = Hub(post, roll, rules, emit, on_progress, judging)
     with Company(environment, roll, terms, meeting, hub, job.fleet.server) as company, company.signals():
         error: OwnpaceError | None = None
         try:

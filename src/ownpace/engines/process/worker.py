@@ -137,7 +137,7 @@ class TaskWorker(ProcessWorker):
         ring = self.ring(group or self._roll.workers)
         buffer = ring.buffer()
         departures = Departures(ring, buffer, len(self._seat.layout.layers))
-        if self._processor is None and ring.size > 1 and len(ring.buckets) > 1:
+        if self._overlaps(ring):
             gradient = self._compute_and_send(body, ring, buffer, departures)
         else:
             gradient = self._compute(body, ring.values(buffer))
@@ -148,9 +148,17 @@ class TaskWorker(ProcessWorker):
         """Compute one gradient for nothing, so that what is made on first use is there when time begins."""
         size = min(self.micro_batch, len(self._train))
         self.model.bind(self.holding.values, self.model.new_buffers())
-        self.model.gradient(*self._train.pick(torch.arange(size)))
+        samples = self._train.pick(torch.arange(size))
+        if len(self.holding.values) > _LARGE:
+            self.model.gradient_by_layer(*samples, torch.empty_like(self.holding.values), None, _nothing)
+        else:
+            self.model.gradient(*samples)
         if self._seat.like.device.type == "cuda":
             torch.cuda.synchronize(self._seat.like.device)
+
+    def _overlaps(self, ring: Ring) -> bool:
+        """Whether buckets leave during the backward pass: there are several, and nobody prescribes the pace."""
+        return self._processor is None and ring.size > 1 and len(ring.buckets) > 1
 
     def _settle(self) -> None:
         if self._asked is not None:
@@ -169,9 +177,15 @@ class TaskWorker(ProcessWorker):
         """Compute what was asked for, into `out` if that is given."""
         begun, indices = self._begin(asked)
         inputs, targets = self._train.pick(indices)
-        total, loss = self.model.gradient(inputs, targets, out)
-        if asked.plus is not None:
-            total = torch.add(total, asked.plus.total, out=out)
+        values = self.holding.values
+        if values.device.type == "cpu" and len(values) > _LARGE:  # layer by layer: the whole is never there twice
+            total = torch.empty_like(values) if out is None else out
+            plus = None if asked.plus is None else asked.plus.total
+            loss = self.model.gradient_by_layer(inputs, targets, total, plus, _nothing)
+        else:
+            total, loss = self.model.gradient(inputs, targets, out)
+            if asked.plus is not None:
+                total.add_(asked.plus.total)
         return self._end(asked, begun, total, loss)
 
     def _compute_and_send(self, asked: Computed, ring: Ring, buffer: Tensor, departures: Departures) -> Gradient:
@@ -235,6 +249,10 @@ class TaskWorker(ProcessWorker):
             flat = torch.cat([buffer.detach().reshape(-1).double() for buffer in self.buffers])
             self._books.say("buffers", flat)
         super().show(now, final=final)
+
+
+def _nothing(layer: int) -> None:
+    pass
 
 
 class Stopwatch:
