@@ -2,15 +2,16 @@
 
 How the parts hang together; arrows point one way, and siblings do not import each other:
 
-    core ← fleet ← { algorithms, tasks, engines, report } ← run ← cli
+    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← cli
 
-An algorithm is one file of coroutines that *ask* (`core.asking`); an engine answers. Start reading at
-`algorithms/sync.py`, then `core/asking.py`, then `engines/virtual/nodes.py`.
+An algorithm is one file of coroutines that *ask* (`core.asking`); an engine answers: in virtual time, or on real
+processes. Start reading at `algorithms/sync.py`, then `core/asking.py`, then `engines/virtual/nodes.py` or
+`engines/process/nodes.py`.
 """
 
 from ownpace.algorithms import ALGORITHMS, make_algorithm
 from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Communicator, Server, Worker, accumulate, exchange
+from ownpace.core.asking import Communicator, Server, Worker, accumulate, accumulate_and_reduce, exchange
 from ownpace.core.errors import DivergenceError, InputError, MachineDied, OwnpaceError
 from ownpace.core.task import Task, TensorSamples
 from ownpace.core.values import Gradient, Parameters
@@ -43,6 +44,7 @@ __all__ = [
     "TensorSamples",
     "Worker",
     "accumulate",
+    "accumulate_and_reduce",
     "exchange",
     "execute",
     "join",

@@ -130,6 +130,7 @@ class Joined:
         self._model: nn.Module | None = None
         self._segments = 0
         self._over = False
+        self._counters: Counters | None = None
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
 
@@ -181,7 +182,8 @@ class Joined:
         finally:
             self._over = True
             self._signals.__exit__(None, None, None)
-            self.counters.close()
+            if self._counters is not None:
+                self._counters.close()
             self._node.close()
             company.__exit__()
             membership.post.close(now=error is not None)
@@ -376,13 +378,13 @@ class Joined:
         stopwatch = Stopwatch(holding.values.device, membership.clock)
         self._node = node = LoopWorker(seat, holding, batch_size, stopwatch, overlap=self._overlap)
         introduce(node, {**fingerprint(terms, ""), "number of samples": str(num_samples)})
-        self.counters = Counters(self._store, first=self.rank == 0, spans_hosts=environment.spans_hosts)
+        self._counters = Counters(self._store, first=self.rank == 0, spans_hosts=environment.spans_hosts)
         share_parameters(node)
         assert self._model is not None
         buffers = [buffer for buffer in self._model.buffers() if buffer.numel()]
         node.wait_for(node.ring(node.workers).broadcast(buffers, 0), "workers")
         membership.start_together(node, spans_hosts=environment.spans_hosts)
-        self.counters.forget_path()
+        self._counters.forget_path()
 
     def _agree(self) -> None:
         """After the last sample: everybody has the global parameters, and the mean of all running statistics.
@@ -422,7 +424,8 @@ class Source:
         self._node = fleet._node
         self._size = len(dataset)
         self._epochs = epochs
-        self._take = fleet.counters.taking(segment)
+        assert fleet._counters is not None
+        self._take = fleet._counters.taking(segment)
         self.sizes: list[int] = []
         """Of the batches that were drawn and not handed out yet."""
         self._total = epochs * self._size

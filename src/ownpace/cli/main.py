@@ -14,6 +14,7 @@ from ownpace.cli.compare import compare
 from ownpace.cli.list import list_
 from ownpace.cli.train import train
 from ownpace.core.errors import InputError, Interrupted, OwnpaceError
+from ownpace.engines import leads
 
 # What typer raises for bad usage; newer versions bring their own copy of click, where these live.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ClickException as error:
         _fail(_usage(error, arguments), InputError.exit_code)
     except OwnpaceError as error:
+        if error.told and not leads():
+            sys.exit(error.exit_code)
         _fail(str(error), error.exit_code)
     if code == Interrupted.exit_code:  # before anything was begun
         _fail("interrupted", code)

@@ -20,6 +20,8 @@ class OwnpaceError(Exception):
     """The base of all errors that ownpace raises on purpose."""
 
     exit_code = 1
+    told = False
+    """Whether whoever speaks for the run has heard of it, so that this process need not say it again."""
 
 
 class InputError(OwnpaceError, ValueError):

@@ -38,7 +38,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
         table.add_column("ended")
     for (name, engine), group in runs.items():
         time = _mean_time(group)
-        cells: list[str | Text] = ["  predicted" if both and engine == "virtual" else name]
+        cells: list[str | Text] = [Text("predicted", style="dim") if both and engine == "virtual" else name]
         if target is not None:
             reached = "not reached" if time is None else f"{time:.2f} s"
             cells.append(Text(reached, style="bold green" if time is not None and time == fastest else ""))

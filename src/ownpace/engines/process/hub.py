@@ -93,6 +93,7 @@ class Hub:
         self._last_version = 0
         self._started = False
         self._stop_said = False
+        self._refused = False
         self._zero_s = 0.0
         self._brief: list[str] = []
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ownpace-judge")
@@ -200,6 +201,14 @@ class Hub:
         for name in self._names:
             self.tell(name, what, **more)
 
+    def give_up(self, error: OwnpaceError) -> None:
+        """Tell everybody who can be told that the run has failed."""
+        if self._refused:
+            return  # they know why
+        for name in self._names:
+            if self.post.knows(name):
+                self.tell(name, "failed", message=str(error))
+
     def stop(self) -> None:
         """Ask everybody to come to an end, as if the budget were spent."""
         if not self._stop_said and self._started:
@@ -226,6 +235,7 @@ class Hub:
                 differences.append(f"the {key} of rank{plural} {ranks} is {theirs}, that of rank 0 is {value}")
         if differences:
             error = InputError("the ranks do not fit together: " + "; ".join(differences) + "; start all of them alike")
+            self._refused = True
             self.tell_all("refuse", message=str(error))
             self.complain(error, secondary=False)
         else:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ownpace.core.algorithm import Algorithm
-from ownpace.core.errors import InputError, MachineDied
+from ownpace.core.errors import InputError, MachineDied, OwnpaceError
 from ownpace.core.flat import FlatModel, Layer, Layout
 from ownpace.core.optimizer import Build, FlatOptimizer, OptimizerSpec
 from ownpace.core.sampling import derive, make_sampler
@@ -239,6 +239,8 @@ class Membership:
     def complain(self, error: BaseException) -> None:
         """Tell the hub that this node failed, and of what."""
         self.post.send(HUB, Packet(control={"what": "error", **error_letter(self.name, error)}))
+        if isinstance(error, OwnpaceError) and not isinstance(error, InputError):  # a refusal everybody may read
+            error.told = True
 
     def start_together(self, node: ProcessNode, *, spans_hosts: bool) -> None:
         """Say that this node is set, and wait until all are."""

@@ -147,6 +147,8 @@ class ProcessNode:
     def _heed(self, control: Any) -> None:
         if control["what"] == "stop":
             self._told_to_stop = True
+        elif control["what"] == "failed":
+            raise MachineDied(f"somebody is gone, and the run with it: {control['message']}")
         elif control["what"] == "release":
             self._released = True
         else:

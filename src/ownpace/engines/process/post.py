@@ -119,6 +119,10 @@ class Post:
             raise wire.WireError(f"{name} sent a letter of another kind; are all nodes of the same ownpace?")
         return name, frames[1:]
 
+    def knows(self, name: str) -> bool:
+        """Whether there is a line to that node already."""
+        return name in self._lines
+
     @property
     def waiting(self) -> bool:
         """Whether a letter lies in the box."""

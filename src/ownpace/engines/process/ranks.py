@@ -184,7 +184,10 @@ class Company:
         hub.finish("finished" if error is None else str(error))
         if hub.done:
             hub.farewell()
-        elif not self.alarms:
+            return
+        if error is not None:
+            hub.give_up(error)
+        if not self.alarms:
             self.alarms.append(str(error))
 
     def close(self, error: OwnpaceError | None = None) -> OwnpaceError | None:
