@@ -1,0 +1,65 @@
+"""Several hosts, each a network namespace of its own with nothing in common but a cable. Needs root and `ip`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ME = os.getpid() % 100_000  # tests that run side by side have hosts of their own
+HOSTS = {f"ownpace-a{ME}": "10.77.0.1", f"ownpace-b{ME}": "10.77.0.2"}
+LINKS = (f"own-a{ME}", f"own-b{ME}")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"),
+]
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+@pytest.fixture
+def hosts():
+    try:
+        for name in HOSTS:
+            ip("netns", "add", name)
+    except subprocess.CalledProcessError:
+        pytest.skip("network namespaces cannot be made here")
+    try:
+        ip("link", "add", LINKS[0], "type", "veth", "peer", "name", LINKS[1])
+        for (name, address), link in zip(HOSTS.items(), LINKS, strict=True):
+            ip("link", "set", link, "netns", name)
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", link, "up")
+        yield list(HOSTS)
+    finally:
+        for name in HOSTS:
+            ip("netns", "del", name)
+
+
+@pytest.mark.parametrize("algorithm", ["sync", "async"])
+def test_two_hosts_train_together_with_a_server_on_each(hosts, algorithm, tmp_path):
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[[machine]]\ncount = 4\n[[server]]\nhost = 0\n[[server]]\nhost = 1\n")
+    started = []
+    for number, host in enumerate(hosts):
+        command = ["ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+        command += ["--node-rank", str(number), "--nproc-per-node", "2", "--master-addr", HOSTS[hosts[0]]]
+        command += ["--master-port", "29777", "-m", "ownpace", "train", "--algorithm", algorithm, "--json"]
+        command += ["--fleet", str(fleet), "--epochs", "4", "--out", str(tmp_path / "run")]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    outputs = [process.communicate(timeout=100)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    result = json.loads(outputs[0].splitlines()[-1])
+    assert result["reason"] == "finished"
+    assert result["samples"] >= 4 * 1437
+    assert len(result["busy"]) == 4
+    assert outputs[1] == ""  # the first host alone speaks
+    assert (tmp_path / "run" / "model.safetensors").exists()

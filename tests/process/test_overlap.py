@@ -1,0 +1,77 @@
+"""Sending layers while the user's backward pass goes on: the same result, or a clear refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ownpace
+
+INPUTS = torch.randn(400, 16, generator=torch.Generator().manual_seed(0))
+DATA = torch.utils.data.TensorDataset(INPUTS, torch.arange(400) % 4)
+
+
+def train(*, overlap: bool, twice: bool = False, clip: bool = False) -> torch.Tensor:
+    """A net of several buckets, one layer of which takes no part."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(16, 1600), nn.Tanh(), nn.Linear(1600, 1600), nn.Tanh(), nn.Linear(1600, 4))
+    model.register_parameter("idle", nn.Parameter(torch.ones(1000)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    with ownpace.join() as fleet:
+        model, optimizer = fleet.wrap(model, optimizer, overlap=overlap)
+        for x, y in fleet.batches(DATA, 24, epochs=2, sampling="shards"):
+            functional.cross_entropy(model(x), y).backward()
+            if twice:
+                functional.cross_entropy(model(x), y).backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+            optimizer.zero_grad()
+    return torch.cat([parameter.detach().view(-1) for parameter in model.parameters()])
+
+
+def refusal(**how: bool) -> str:
+    try:
+        train(overlap=True, **how)
+    except ownpace.InputError as error:
+        return str(error)
+    return ""
+
+
+def main() -> None:
+    plain, overlapped = train(overlap=False), train(overlap=True)
+    found = {
+        "off": float((plain - overlapped).abs().max()),
+        "clip": refusal(clip=True),
+        "twice": refusal(twice=True),
+    }
+    Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(found))
+
+
+def test_overlap_changes_nothing_but_the_time(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    command += ["--master-port", str(port), __file__, str(tmp_path)]
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in ("0", "1"):
+        found = json.loads((tmp_path / rank).read_text())
+        assert found["off"] < 1e-6
+        assert "gradients were changed between backward and optimizer.step" in found["clip"]
+        assert "backward was called twice" in found["twice"]
+
+
+if __name__ == "__main__":
+    main()
