@@ -49,7 +49,7 @@ class Bar:
         self._task = task
         self._total = total
         self._by_time = by_time
-        self._score = ""
+        self._score = self._accuracy = ""
         self._workers: dict[str, TaskID] = {}
 
     def on_progress(self, progress: job.Progress) -> None:
@@ -59,8 +59,8 @@ class Bar:
         limit = progress.limit_samples_per_s
         if limit and now > 0:
             rate += f" ({samples / now / limit:.0%} of limit)"
-        loss = "" if progress.loss is None else f"loss {progress.loss:.3f}  "
-        note = f"{now:8.2f} s  {rate:<16} {loss}{self._score}"
+        score = self._score if progress.loss is None else f"loss {progress.loss:.3f}{self._accuracy}"
+        note = f"{now:8.2f} s  {rate:<16} {score}"
         self._progress.update(self._task, completed=now if self._by_time else samples, note=note)
         self._show_workers(progress)
 
@@ -76,8 +76,8 @@ class Bar:
     def on_event(self, event: Event) -> None:
         """Look out for evaluations."""
         if isinstance(event, Evaluation):
-            accuracy = "" if event.accuracy is None else f"  accuracy {event.accuracy:.1%}"
-            self._score = f"loss {math.nan if event.loss is None else event.loss:.3f}{accuracy}"
+            self._accuracy = "" if event.accuracy is None else f"  accuracy {event.accuracy:.1%}"
+            self._score = f"loss {math.nan if event.loss is None else event.loss:.3f}{self._accuracy}"
 
     def close(self, reason: str) -> None:
         """The run has ended."""
