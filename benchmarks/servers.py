@@ -57,8 +57,8 @@ def gigabytes(nbytes: int, times: list[float]) -> str:
 
 def round_trips() -> tuple[list[float], list[float]]:
     """Seconds of each round trip, ours and gloo's in turns; the first is left out."""
-    store, listening = local_store()
-    meeting = Meeting(LOOPBACK, listening.getsockname()[1], "bench", RunKey.new().secret, LOOPBACK)
+    store, port = local_store()
+    meeting = Meeting(LOOPBACK, port, "bench", RunKey.new().secret, LOOPBACK)
     server = multiprocessing.get_context("forkserver").Process(target=serve, args=(meeting,))
     server.start()
     torch.set_num_threads(1)

@@ -148,9 +148,7 @@ class Joined:
 
     def __enter__(self) -> Joined:
         if self._alone:
-            store, listening = local_store()
-            port = listening.getsockname()[1]
-            listening.detach()  # the store closes it; a second close would hit whatever has its number by then
+            store, port = local_store()
             self._store: Any = store
             self._meeting = Meeting(LOOPBACK, port, "", RunKey.new().secret, LOOPBACK, "gloo", self._timeout_s)
             self._store = self._meeting.open_store()

@@ -68,7 +68,7 @@ def test_the_books_of_a_run(name):
         busy_s = sum(max(0.0, min(b, sums.seconds) - a) for a, b in spans if a < sums.seconds)
         assert sums.workers[worker].compute_s == pytest.approx(busy_s, rel=1e-6)
         assert sums.workers[worker].samples == sum(event.samples for event in computed if event.who == worker)
-    assert sums.replicas_identical is (True if name in synchronous else None)
+    assert summarize(events).replicas_identical is (True if name in synchronous else None)
     assert sums.limit_samples_per_s == pytest.approx(8000)
     assert set(outcome.model) == set(Quadratic().model().state_dict())
 

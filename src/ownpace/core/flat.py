@@ -103,6 +103,7 @@ class FlatModel:
             if buffer is not None
         ]
         self._bound: Tensor | None = None
+        self.bind(self.initial, self.take_buffers())  # the module's own copy can go
         self._seeds: dict[int, Tensor] = {}
         self._hooked = False
         self._by_layer: _ByLayer | None = None

@@ -87,7 +87,7 @@ class FlatOptimizer:
         self._sizes = [layer.stop - layer.start for layer in layers]
         self._shapes = [layer.shape for layer in layers]
         self._whole = False
-        self._parameters = [nn.Parameter(view) for view in self._views(torch.zeros_like(like))]
+        self._parameters = [nn.Parameter(view) for view in self._views(torch.empty_like(like))]
         self._optimizer = build(self._parameters)
         if isinstance(self._optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
             raise InputError(
@@ -96,7 +96,7 @@ class FlatOptimizer:
             )
         if type(self._optimizer) in ELEMENTWISE.values() and len(self._optimizer.param_groups) == 1:
             self._whole = True
-            self._parameters = [nn.Parameter(torch.zeros_like(like))]
+            self._parameters = [nn.Parameter(torch.empty_like(like))]
             self._optimizer = build(self._parameters)
         self.rates = [group["lr"] for group in self._optimizer.param_groups]
         """The learning rate of each group, which `lr_factor` multiplies."""

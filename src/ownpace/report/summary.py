@@ -46,6 +46,8 @@ class Summary:
     staleness: Staleness
     busy: dict[str, float]
     """Of each worker, the share of its time spent on computing."""
+    replicas_identical: bool | None = None
+    """Whether all workers ended with the same bits, where the algorithm promises it and processes were compared."""
 
     def as_dict(self) -> dict[str, object]:
         """Everything, ready for JSON."""
@@ -102,6 +104,7 @@ class SummaryBuilder:
             time_to_target=self._time_to(run.target),
             staleness=Staleness(sums.staleness_mean, sums.staleness_max),
             busy={name: tally.compute_s / (sums.seconds or 1.0) for name, tally in sums.workers.items()},
+            replicas_identical=sums.replicas_identical,
         )
 
     def _time_to(self, target: float | None) -> float | None:

@@ -23,6 +23,7 @@ import torch
 
 from ownpace.core import events
 from ownpace.core.errors import InputError, Interrupted, MachineDied, OwnpaceError
+from ownpace.core.flat import Layout
 from ownpace.core.sampling import derive
 from ownpace.core.values import Address
 from ownpace.engines.job import Job, OnProgress, Outcome
@@ -62,19 +63,19 @@ class Launcher:
 
     def _run(self) -> Outcome:
         job = self._job
-        store, listening = local_store()
+        store, port = local_store()
         lifeline, held = _context().Pipe(duplex=False)
         hub: Hub | None = None
         error: OwnpaceError | None = None
         membership: Membership | None = None
         try:
-            with listening, _threads_of_hub():
-                torch.manual_seed(derive(job.seed, 5))
-                judge = RealLearning(job.task, hub_device(job), job.autocast)
-                terms = make_terms(job, judge)
+            with _threads_of_hub():
+                with torch.random.fork_rng([]):
+                    torch.manual_seed(derive(job.seed, 5))
+                    judge = RealLearning(job.task, hub_device(job), job.autocast)
+                terms = make_terms(job, judge.layout, judge.initial.dtype)
                 roll = terms.roll()
                 backend = backend_for(job, len(roll.workers))
-                port = listening.getsockname()[1]
                 meeting = Meeting(LOOPBACK, port, "ownpace", RunKey.new().secret, LOOPBACK, backend)
                 _start_forkserver()
                 for node in roll.nodes:
@@ -178,15 +179,15 @@ class Launcher:
                 signal.signal(number, handler)
 
 
-def make_terms(job: Job, judge: RealLearning) -> Terms:
+def make_terms(job: Job, layout: Layout, dtype: torch.dtype) -> Terms:
     """What all nodes of a job must know."""
     num_servers = max(1, len(job.fleet.server)) if job.algorithm.has_servers else 0
     return Terms(
         algorithm=job.algorithm,
         workers=tuple(worker.name for worker in job.fleet.workers),
         num_servers=num_servers,
-        layers=judge.layout.layers,
-        dtype=str(judge.initial.dtype).removeprefix("torch."),
+        layers=layout.layers,
+        dtype=str(dtype).removeprefix("torch."),
         optimizer=job.optimizer,
         samples=job.samples,
         seconds=job.seconds,

@@ -126,19 +126,20 @@ def unreachable(host: str, port: int, timeout_s: float, error: Exception) -> Exc
     )
 
 
-def local_store() -> tuple[TCPStore, socket.socket]:
-    """A store that only this machine can reach, and the socket it listens on."""
+def local_store() -> tuple[TCPStore, int]:
+    """A store that only this machine can reach, and the port it listens on."""
     listening = socket.socket()
     listening.bind((LOOPBACK, 0))
     listening.listen(1024)
+    port = listening.getsockname()[1]
     store = TCPStore(
         LOOPBACK,
-        listening.getsockname()[1],
+        port,
         is_master=True,
         wait_for_workers=False,
-        master_listen_fd=listening.fileno(),
+        master_listen_fd=listening.detach(),  # the store closes it: a second close would hit what has its number then
     )
-    return store, listening
+    return store, port
 
 
 def meet(environment: Environment, backend: str, timeout_s: float = TIMEOUT_S) -> tuple[Store, Meeting]:

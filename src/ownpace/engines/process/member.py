@@ -327,6 +327,7 @@ def run_worker(
     *,
     device: torch.device,
     spans_hosts: bool,
+    model: FlatModel | None = None,
     store: Store | None = None,
     alarms: Sequence[str] = (),
     stops: Sequence[str] = (),
@@ -343,8 +344,9 @@ def run_worker(
     counters: Counters | None = None
     node: TaskWorker | None = None
     try:
-        torch.manual_seed(derive(job.seed, 5))
-        model = FlatModel(job.task, device, job.autocast)
+        if model is None:
+            torch.manual_seed(derive(job.seed, 5))
+            model = FlatModel(job.task, device, job.autocast)
         model.module.train()
         train = job.task.train_samples()
         initial = model.initial

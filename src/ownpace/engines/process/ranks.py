@@ -22,6 +22,7 @@ import torch
 
 from ownpace.core import events
 from ownpace.core.errors import InputError, Interrupted, MachineDied, OwnpaceError
+from ownpace.core.flat import FlatModel
 from ownpace.core.sampling import derive
 from ownpace.core.values import Address
 from ownpace.engines.job import Job, OnProgress, Outcome
@@ -47,18 +48,16 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
         )
     device = worker_device(job, environment.local_rank)
     torch.manual_seed(derive(job.seed, 5))
-    judge = RealLearning(job.task, device, job.autocast)
-    terms = make_terms(job, judge)
+    model = FlatModel(job.task, device, job.autocast)
+    terms = make_terms(job, model.layout, model.initial.dtype)
     roll = terms.roll()
-    rules = make_rules(job, judge, roll) if environment.rank == 0 else None
-    judging = judge if environment.rank == 0 else None
-    del judge  # the others need not keep its model
     store, meeting = meet(environment, backend_for(job, environment.local_world_size))
     hub: Hub | None = None
     if environment.rank == 0:
+        torch.manual_seed(derive(job.seed, 5))
+        judge = RealLearning(job.task, device, job.autocast)
         post = Membership(HUB, meeting).post  # with a connection of its own: the store of this thread may block
-        assert rules is not None
-        hub = Hub(post, roll, rules, emit, on_progress, judging)
+        hub = Hub(post, roll, make_rules(job, judge, roll), emit, on_progress, judge)
     with Company(environment, roll, terms, meeting, hub, job.fleet.server) as company, company.signals():
         error: OwnpaceError | None = None
         try:
@@ -68,6 +67,7 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
                 terms,
                 meeting,
                 device=device,
+                model=model,
                 spans_hosts=environment.spans_hosts,
                 store=store,
                 alarms=company.alarms,
