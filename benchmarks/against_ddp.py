@@ -3,9 +3,10 @@
     python benchmarks/against_ddp.py                                           # 2 processes on the CPU
     python benchmarks/against_ddp.py --device cuda --shares 40,20,10,10        # one GPU cut into four, under CUDA MPS
 
-All ways take the same model, batch, backend and number of steps, in turns, in the same processes; the figures are
-medians over the turns, and the ratios are of neighbours in one turn. The plain loop runs in all processes at once,
-without any communication.
+All ways take the same model, batch, backend and number of steps, in turns; the figures are medians over the turns, and
+the ratios are of neighbours in one turn. What is a user's script (plain loops, DistributedDataParallel, the drop-in)
+runs in processes of its own, apart from complete runs of ours, which set up their processes their own way. The plain
+loop runs in all processes at once, without any communication.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +35,9 @@ from pictures import Pictures
 from table import print_table
 
 LR, MOMENTUM = 0.01, 0.9
+THEIRS = ("plain", "ddp", "drop-in", "overlap")
+OURS = ("alone", "sync")
+"""These set up their processes, memory included; the others are scripts of a user's."""
 
 
 def main() -> None:
@@ -44,17 +49,37 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--ways", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if "RANK" in os.environ:
         run_rank(options)
         return
+    print(f"{options.device} {options.shares}, {options.precision}, torch {torch.__version__}\n")
+    rows, found = [], {}
+    for spec in options.models.split(","):
+        turns = [{**measure(options, spec, THEIRS), **measure(options, spec, OURS)} for _ in range(options.turns)]
+        found[spec] = turns
+        rows += table(spec, turns)
+    print_table(("model", "batch", "what", "samples/s", "ratio", "of"), rows)
+    if options.json:
+        options.json.write_text(json.dumps(found))
+
+
+def measure(options: argparse.Namespace, spec: str, ways: tuple[str, ...]) -> dict[str, list[float]]:
+    """Samples per second of each rank, by the way of training, in processes of their own."""
     shares = options.shares.split(",") if options.shares else []
     count = len(shares) or options.processes
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
-    command += ["--master-addr", "127.0.0.1", "--master-port", str(free_port()), *sys.argv]
-    threads = "1" if options.device == "cpu" else "4"
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": threads}
-    sys.exit(subprocess.run(command, env=environment, check=False).returncode)
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "rates.json"
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(free_port()), __file__]
+        command += ["--device", options.device, "--shares", options.shares, "--precision", options.precision]
+        command += ["--models", spec, "--ways", ",".join(ways), "--json", str(found)]
+        threads = "1" if options.device == "cpu" else "4"
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": threads}
+        subprocess.run(command, env=environment, check=False, capture_output=True)
+        rates: dict[str, list[float]] = json.loads(found.read_text())
+    return rates
 
 
 def free_port() -> int:
@@ -67,39 +92,56 @@ def run_rank(options: argparse.Namespace) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if options.shares:
         os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = options.shares.split(",")[rank]
-    device = torch.device(options.device)
     dist.init_process_group("gloo")
-    rows, found = [], {}
-    for spec in options.models.split(","):
-        name, batch, steps = spec.split(":")
-        task = Pictures(name, (1, 28, 28) if name == "mlp" else (3, 32, 32))
-        bench = Bench(task, int(batch), int(steps), device, options.precision, rank, world)
-        ways: dict[str, Callable[[], float]] = {
-            "plain": bench.plain,
-            "alone": bench.alone,
-            "ddp": bench.ddp,
-            "sync": bench.sync,
-            "drop-in": partial(bench.drop_in, overlap=False),
-            "overlap": partial(bench.drop_in, overlap=True),
-        }
-        rates: dict[str, list[float]] = {way: [] for way in ways}
-        for turn in range(options.turns + 1):
-            for way, measure in ways.items():
-                dist.barrier()
-                rate = measure()
-                if turn:  # the first only warms up
-                    rates[way].append(rate)
-        everybody: list[dict[str, list[float]]] = [{}] * world
-        dist.all_gather_object(everybody, rates)
-        if rank == 0:
-            found[spec] = everybody
-            rows += bench.rows(everybody)
+    name, batch, steps = options.models.split(":")
+    task = Pictures(name, (1, 28, 28) if name == "mlp" else (3, 32, 32))
+    bench = Bench(task, int(batch), int(steps), torch.device(options.device), options.precision, rank, world)
+    measures: dict[str, Callable[[], float]] = {
+        "plain": bench.plain,
+        "alone": bench.alone,
+        "ddp": bench.ddp,
+        "sync": bench.sync,
+        "drop-in": partial(bench.drop_in, overlap=False),
+        "overlap": partial(bench.drop_in, overlap=True),
+    }
+    rates: dict[str, list[float]] = {}
+    for way in options.ways.split(","):
+        dist.barrier()
+        mine = measures[way]()
+        everybody = [0.0] * world
+        dist.all_gather_object(everybody, mine)
+        rates[way] = everybody
     if rank == 0:
-        print(f"{world} processes, {options.device} {options.shares}, {options.precision}, torch {torch.__version__}\n")
-        print_table(("model", "batch", "what", "samples/s", "ratio", "of"), rows)
-        if options.json:
-            options.json.write_text(json.dumps(found))
-    dist.destroy_process_group()
+        options.json.write_text(json.dumps(rates))
+    dist.barrier()
+    os._exit(0)  # gloo's threads sometimes trip over a Python that is being taken down
+
+
+def table(spec: str, turns: list[dict[str, list[float]]]) -> list[tuple[str, ...]]:
+    """What to print: each way with its rate, and its ratio to what it is measured against."""
+    name, batch, _ = spec.split(":")
+    head = (name, batch)
+    alone = min(
+        statistics.median(turn["alone"][rank] / turn["plain"][rank] for turn in turns)
+        for rank in range(len(turns[0]["plain"]))
+    )
+    rows = [
+        (*head, "plain loops, no communication", median(sum(turn["plain"]) for turn in turns), "", ""),
+        (*head, "a worker's own step (the worst rank)", "", f"{alone:.3f}", "its plain loop"),
+        (*head, "DistributedDataParallel", median(turn["ddp"][0] for turn in turns), "1", ""),
+    ]
+    for way, what in (
+        ("sync", "ownpace sync"),
+        ("drop-in", "ownpace sync, in the loop of a script"),
+        ("overlap", "the same with overlap=True"),
+    ):
+        ratio = statistics.median(turn[way][0] / turn["ddp"][0] for turn in turns)
+        rows.append((*head, what, median(turn[way][0] for turn in turns), f"{ratio:.3f}", "DDP"))
+    return rows
+
+
+def median(rates: Iterator[float]) -> str:
+    return f"{statistics.median(rates):,.0f}"
 
 
 class Bench:
@@ -193,32 +235,6 @@ class Bench:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
-
-    def rows(self, everybody: list[dict[str, list[float]]]) -> list[tuple[str, ...]]:
-        """What to print: each way with its rate, and its ratio to what it is measured against."""
-        mine = everybody[0]
-        alone = min(
-            statistics.median(a / b for a, b in zip(rank["alone"], rank["plain"], strict=True)) for rank in everybody
-        )
-        plain = sum(statistics.median(rank["plain"]) for rank in everybody)
-        head = (self._task.model_name, str(self._batch))
-        return [
-            (*head, "plain loops, no communication", f"{plain:,.0f}", "", ""),
-            (*head, "a worker's own step (the worst rank)", "", f"{alone:.3f}", "its plain loop"),
-            (*head, "DistributedDataParallel", f"{statistics.median(mine['ddp']):,.0f}", "1", ""),
-            *(
-                (*head, what, f"{statistics.median(mine[way]):,.0f}", f"{ratio(mine[way], mine['ddp']):.3f}", "DDP")
-                for way, what in (
-                    ("sync", "ownpace sync"),
-                    ("drop-in", "ownpace sync, in the loop of a script"),
-                    ("overlap", "the same with overlap=True"),
-                )
-            ),
-        ]
-
-
-def ratio(ours: list[float], theirs: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 class Whole(torch.utils.data.Dataset):  # type: ignore[type-arg]

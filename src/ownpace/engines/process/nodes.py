@@ -29,6 +29,8 @@ from ownpace.engines.process.roll import Roll
 from ownpace.engines.process.wire import Limits, Packet, unpack
 
 B = TypeVar("B", Gradient, Tensor)
+LOOK_EVERY_S = 0.005
+"""How often a busy node looks whether it is told to stop."""
 _SHORT_S = 2e-5
 """A wait that is shorter than this is none."""
 
@@ -77,6 +79,7 @@ class ProcessNode:
         self._budget = seat.budget
         self._stop = False
         self._told_to_stop = False
+        self._next_look_s = 0.0
         self._released = False
         self._controls: deque[dict[str, Any]] = deque()
 
@@ -103,11 +106,14 @@ class ProcessNode:
     @property
     def wants_stop(self) -> bool:
         """Whether this node has reason to end the run; the others hear of it with what it sends next."""
-        if self._seat.post.waiting:
-            self.sort_mail(0.0)
+        now = self._clock.now()
+        if now >= self._next_look_s:
+            self._next_look_s = now + LOOK_EVERY_S
+            if self._seat.post.waiting:
+                self.sort_mail(0.0)
         if self._seat.stops:
             self._told_to_stop = True
-        return self._told_to_stop or self._stop or self._clock.now() >= self._seat.deadline_s
+        return self._told_to_stop or self._stop or now >= self._seat.deadline_s
 
     # ---- letters ----
 
