@@ -128,11 +128,6 @@ class Post:
         """Whether a letter lies in the box."""
         return bool(int(self._box.events) & zmq.POLLIN)
 
-    @property
-    def box(self) -> zmq.Socket[bytes]:
-        """The socket that receives, to be polled together with other things."""
-        return self._box
-
     def _open(self, to: str) -> zmq.Socket[bytes]:
         endpoint, _, theirs = self._find(to).partition(" ")
         if theirs and theirs == self._identity:
