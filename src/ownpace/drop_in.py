@@ -501,7 +501,8 @@ class UserHolding:
     def snapshot(self) -> Tensor:
         return self.values.clone()
 
-    def step(self, gradient: Gradient, lr_factor: float) -> None:
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0) -> None:
+        assert memory == 0, "a user's optimizer has one state"
         mean = self._mean = torch.div(gradient.total, gradient.samples, out=self._mean)
         self.clip(mean, 1)
         for parameter, view in zip(self.parameters, self._layout.views(mean), strict=True):
@@ -530,6 +531,13 @@ class UserHolding:
 
     def place(self, values: Tensor, shard: Shard) -> None:
         self.values[shard.start : shard.stop] = values
+
+    def overwrite(self, values: Tensor) -> None:
+        self.values.copy_(values)
+
+    @property
+    def lr(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def rates(self) -> Sequence[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -610,6 +618,9 @@ class LoopWorker(ProcessWorker):
 
     def load(self, samples: int | None = None) -> Pending[Batch]:
         raise InputError("this algorithm loads its samples itself, which only `ownpace train` can do; use another")
+
+    def take_share(self, start: float, stop: float) -> None:
+        pass  # `fleet.batches` has dealt the data out already
 
     def gradient(
         self,

@@ -4,20 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ownpace.algorithms.abs_ import AbsSgd
+from ownpace.algorithms.acco import Acco
 from ownpace.algorithms.async_ import AsyncSgd
+from ownpace.algorithms.backup import BackupSgd
 from ownpace.algorithms.balanced import BalancedSgd
+from ownpace.algorithms.dc_async import DcAsyncSgd
+from ownpace.algorithms.diloco import DiLoCo
+from ownpace.algorithms.grouping import GroupingSgd
+from ownpace.algorithms.layered import LayeredSgd
+from ownpace.algorithms.local import LocalSgd
+from ownpace.algorithms.od import OdSgd
+from ownpace.algorithms.pace import PaceSgd
+from ownpace.algorithms.pipe import PipeSgd
 from ownpace.algorithms.stale import StaleSgd
+from ownpace.algorithms.staleness_aware import StalenessAwareSgd
 from ownpace.algorithms.sync import SyncSgd
+from ownpace.algorithms.wp import SimuParallelSgd, WpSgd
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.errors import unknown
 from ownpace.core.settings import build
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
+    "pace": PaceSgd,
     "sync": SyncSgd,
+    "balanced": BalancedSgd,
+    "abs": AbsSgd,
+    "acco": Acco,
+    "pipe": PipeSgd,
+    "od": OdSgd,
+    "layered": LayeredSgd,
+    "grouping": GroupingSgd,
     "async": AsyncSgd,
     "stale": StaleSgd,
-    "balanced": BalancedSgd,
+    "dc-async": DcAsyncSgd,
+    "staleness-aware": StalenessAwareSgd,
+    "backup": BackupSgd,
+    "local": LocalSgd,
+    "diloco": DiLoCo,
+    "wp": WpSgd,
+    "simuparallel": SimuParallelSgd,
 }
+DEFAULT = "pace"
 
 
 def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) -> Algorithm:
@@ -31,4 +59,4 @@ def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) ->
     return build(ALGORITHMS[name], parameters or {}, where=f"the parameters of {name}")
 
 
-__all__ = ["ALGORITHMS", "AsyncSgd", "BalancedSgd", "StaleSgd", "SyncSgd", "make_algorithm"]
+__all__ = ["ALGORITHMS", "DEFAULT", "make_algorithm"]

@@ -7,7 +7,8 @@
 All workers need about equally long, so nobody waits long; staleness stays zero and the global batch is fixed, so
 the result is that of Sync-SGD. Sizes follow the speeds while running: the sum of the gradients says how many samples
 each worker computed and in what time, so all of them divide the next batch alike. Nobody is left without work: a
-worker whose share rounds to nothing takes one sample from the largest share.
+worker whose share rounds to nothing takes one sample from the largest share. The last micro-batch is handed to the
+sum before it is computed, so its backward pass and the transfer overlap.
 
 | paper | here |
 |---|---|
@@ -23,7 +24,7 @@ from typing import ClassVar
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate_and_reduce
-from ownpace.core.errors import InputError
+from ownpace.core.batches import Paces, check_smoothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,22 +36,18 @@ class BalancedSgd(Algorithm):
     """Weight of the newest measurement in a worker's speed, above 0 and at most 1."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.smoothing <= 1:
-            raise InputError(f"smoothing is {self.smoothing}; it must be above 0 and at most 1")
+        check_smoothing(self.smoothing)
 
     async def worker(self, me: Worker) -> None:
         num_workers = len(me.workers)
         sizes = [me.batch_size] * num_workers
-        speeds = [0.0] * num_workers
+        paces = Paces(num_workers, self.smoothing)
         while me.training:
             total = await accumulate_and_reduce(me, sizes[me.rank])
             me.step(total)
-            speeds = [self._smooth(old, share.pace) for old, share in zip(speeds, total.shares, strict=True)]
-            if all(speeds):
-                sizes = divide(num_workers * me.batch_size, speeds)
-
-    def _smooth(self, old: float, new: float) -> float:
-        return old + self.smoothing * (new - old) if old and new else old or new
+            paces.take(total.shares)
+            if paces.known:
+                sizes = divide(num_workers * me.batch_size, paces.samples_per_s)
 
 
 def divide(total: int, shares: Sequence[float]) -> list[int]:

@@ -20,6 +20,9 @@ class Algorithm(ABC):
     replicas_identical: ClassVar[bool] = False
     """Whether all workers hold bit-identical parameters whenever they have made the same number of updates."""
 
+    fast_servers_first: ClassVar[bool] = False
+    """Whether servers with faster links own the lower layers; else layers go to servers as the fleet names them."""
+
     @abstractmethod
     async def worker(self, me: Worker) -> None:
         """What a worker does, from the first sample to the last."""

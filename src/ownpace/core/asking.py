@@ -13,6 +13,7 @@ Whatever is handed out (gradients, parameters) is a snapshot and must not be cha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -94,11 +95,20 @@ class Learner(Node, Protocol):
     def parameters(self) -> Parameters:
         """My parameters as they are now."""
 
-    def step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+    @property
+    def lr(self) -> float:
+        """The optimizer's learning rate as the schedule has it now (of the first group, where there are several)."""
+
+    def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
         """Commit one optimizer step with the gradient's mean: one update of the global parameters.
 
         A gradient of no samples changes nothing and is no update.
-        The learning rate is the schedule's at the samples seen so far, times `lr_scale`.
+
+        Args:
+            gradient: What to step with.
+            lr_scale: Multiplies the learning rate, which is the schedule's at the samples seen so far.
+            advance: By how many samples the schedule goes on (None: by those of the gradient).
+            memory: Which of several optimizer states to use; a server may keep one momentum per group, say.
         """
 
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
@@ -143,6 +153,18 @@ class Worker(Learner, Protocol):
     def place(self, parameters: Parameters) -> None:
         """Overwrite my parameters (those of the shard) with what a server sent."""
 
+    def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+        """Commit one optimizer step to my own parameters alone. It is no update of the global ones."""
+
+    def commit(self, values: Tensor, work: Gradient) -> None:
+        """Make `values` the global parameters: one update, of the samples of `work`. My optimizer keeps its state.
+
+        Every worker commits the same values. That is how local steps end in an update.
+        """
+
+    def take_share(self, start: float, stop: float) -> None:
+        """Draw my samples from this share of the data from now on (0 to 1), where data are dealt out in shards."""
+
 
 class Server(Learner, Protocol):
     """A node that owns a shard of the parameters. It lives as long as any worker does."""
@@ -152,16 +174,16 @@ class Communicator(Node, Protocol):
     """A node that only moves data, for one subgroup. It lives as long as any worker does."""
 
 
-def accumulate(me: Worker, samples: int) -> Awaitable[Gradient]:
+def accumulate(me: Worker, samples: int, *, at: Parameters | None = None) -> Awaitable[Gradient]:
     """The gradient of `samples` samples, in micro-batches of at most `me.micro_batch`."""
-    return me.gradient(samples) if 0 < samples <= me.micro_batch else _in_micro_batches(me, samples)
+    return me.gradient(samples, at=at) if 0 < samples <= me.micro_batch else _in_micro_batches(me, samples, at)
 
 
-async def _in_micro_batches(me: Worker, samples: int) -> Gradient:
+async def _in_micro_batches(me: Worker, samples: int, at: Parameters | None) -> Gradient:
     gradient: Gradient | None = None
     while samples > 0:
         before = 0 if gradient is None else gradient.samples
-        gradient = await me.gradient(min(samples, me.micro_batch), plus=gradient)
+        gradient = await me.gradient(min(samples, me.micro_batch), at=at, plus=gradient)
         if gradient.samples == before:
             break  # the data has come to its end
         samples -= gradient.samples - before
@@ -178,6 +200,22 @@ async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
     last = (samples - 1) % me.micro_batch + 1
     earlier = await accumulate(me, samples - last) if samples > last else None
     return await me.all_reduce(me.gradient(last, plus=earlier))
+
+
+async def accumulate_until(
+    me: Worker, pending: Pending[Any], samples: int, *, at: Parameters | None = None, most: float = math.inf
+) -> Gradient:
+    """Gradients at my own pace, at least one, in micro-batches of `samples`, until `pending` is done.
+
+    No micro-batch is begun that would make it more than `most` samples.
+    """
+    gradient = await me.gradient(samples, at=at)
+    while gradient.samples and gradient.samples + samples <= most and not pending.done:
+        before = gradient.samples
+        gradient = await me.gradient(samples, at=at, plus=gradient)
+        if gradient.samples == before:
+            break  # the data has come to its end
+    return gradient
 
 
 async def exchange(me: Worker, gradient: Gradient) -> None:

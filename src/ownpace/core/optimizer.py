@@ -111,7 +111,7 @@ class FlatOptimizer:
 
     def initial_state(self) -> State:
         """The state before the first step."""
-        return _clone(self._initial)
+        return clone(self._initial)
 
     def step(
         self,
@@ -142,7 +142,7 @@ class FlatOptimizer:
         for parameter, view, part in views:
             parameter.data = view
             parameter.grad = part
-        state = state if donate else _clone(state)
+        state = state if donate else clone(state)
         for parameter, entry in zip(self._parameters, state, strict=True):
             if entry:
                 self._optimizer.state[parameter] = entry
@@ -193,7 +193,8 @@ class FlatOptimizer:
         return state
 
 
-def _clone(state: State) -> State:
+def clone(state: State) -> State:
+    """A copy of a state, sharing nothing with it."""
     return [
         {key: value.clone() if isinstance(value, Tensor) else copy.copy(value) for key, value in entry.items()}
         for entry in state

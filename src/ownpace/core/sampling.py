@@ -24,6 +24,9 @@ class Sampler(Protocol):
     def draw(self, rank: int, samples: int) -> Tensor:
         """The next `samples` indices for the worker of that rank."""
 
+    def assign(self, rank: int, start: float, stop: float) -> None:
+        """Let that worker draw from this share of the data (0 to 1) from now on, if each has a share of its own."""
+
 
 def make_sampler(kind: Sampling, size: int, num_workers: int, seed: int, take: Take | None = None) -> Sampler:
     """The sampler of that kind over `size` samples. Several processes share a queue through `take`."""
@@ -73,6 +76,9 @@ class Queue:
     def draw(self, rank: int, samples: int) -> Tensor:
         return self._order.indices(self._take(samples), samples)
 
+    def assign(self, rank: int, start: float, stop: float) -> None:
+        pass
+
     def _count(self, samples: int) -> int:
         start, self._next = self._next, self._next + samples
         return start
@@ -88,19 +94,30 @@ class Independent:
     def draw(self, rank: int, samples: int) -> Tensor:
         return torch.randint(self._size, (samples,), generator=self._generators[rank])
 
+    def assign(self, rank: int, start: float, stop: float) -> None:
+        pass
+
 
 class Shards:
-    """Equal fixed shares; each worker permutes its own, epoch after epoch of its own."""
+    """Fixed shares, equal unless assigned otherwise; each worker permutes its own, epoch after epoch of its own."""
 
     def __init__(self, size: int, num_workers: int, seed: int) -> None:
-        everything = Permutations(size, seed, 2).indices(0, size)
-        self._shares = [share.clone() for share in everything.tensor_split(num_workers)]
+        self._everything = Permutations(size, seed, 2).indices(0, size)
+        self._seed = seed
+        self._shares = [share.clone() for share in self._everything.tensor_split(num_workers)]
         self._orders = [Permutations(len(share), seed, 3, rank) for rank, share in enumerate(self._shares)]
         self._next = [0] * num_workers
 
     def draw(self, rank: int, samples: int) -> Tensor:
         start, self._next[rank] = self._next[rank], self._next[rank] + samples
         return self._shares[rank][self._orders[rank].indices(start, samples)]
+
+    def assign(self, rank: int, start: float, stop: float) -> None:
+        size = len(self._everything)
+        first = min(round(start * size), size - 1)
+        self._shares[rank] = self._everything[first : max(first + 1, round(stop * size))].clone()
+        self._orders[rank] = Permutations(len(self._shares[rank]), self._seed, 3, rank)
+        self._next[rank] = 0
 
 
 def derive(*parts: int) -> int:

@@ -34,7 +34,7 @@ class Schedule:
         if list(self.milestones) != sorted(self.milestones):
             raise InputError(f"milestones are {self.milestones}; they must rise")
 
-    def factor(self, samples: int, total: int | None) -> float:
+    def factor(self, samples: float, total: int | None) -> float:
         """The factor after `samples` samples of `total` (None: the run's length is not known)."""
         if samples < self.warmup_samples:
             return samples / self.warmup_samples

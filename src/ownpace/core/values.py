@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Union
 
@@ -95,6 +95,11 @@ class Gradient:
         return self.total / self.samples
 
     @property
+    def as_share(self) -> Share:
+        """What this gradient is in a sum."""
+        return Share(self.samples, self.seconds)
+
+    @property
     def nbytes(self) -> int:
         """Bytes on the wire, the handful of the header left out."""
         return self.total.nbytes
@@ -102,6 +107,12 @@ class Gradient:
     def noting(self, notes: Tensor) -> Gradient:
         """The same gradient with these numbers to travel along."""
         return Gradient(self.total, self.samples, self.versions, self.loss, self.seconds, notes)
+
+    def scaled(self, factor: float) -> Gradient:
+        """The gradient of the same samples, their losses weighted by `factor`."""
+        if factor == 1:
+            return self
+        return Gradient(self.total * factor, self.samples, self.versions, self.loss, self.seconds, self.notes)
 
     def part(self, shard: Shard) -> Gradient:
         """The layers of one shard, as a view."""
@@ -124,6 +135,28 @@ class Gradient:
             self.seconds + other.seconds,
             notes,
         )
+
+
+def union(gradients: Sequence[Gradient]) -> Gradient:
+    """The gradient of the union of all their samples: totals, counts and notes are summed, in this order."""
+    notes = [gradient.notes for gradient in gradients if gradient.notes is not None]
+    return Gradient(
+        total=add_up([gradient.total for gradient in gradients]),
+        samples=sum(gradient.samples for gradient in gradients),
+        versions=tuple(map(min, zip(*(gradient.versions for gradient in gradients), strict=True))),
+        loss=sum(gradient.loss for gradient in gradients),
+        seconds=sum(gradient.seconds for gradient in gradients),
+        notes=add_up(notes) if notes else None,
+        shares=tuple(share for gradient in gradients for share in gradient.shares or (gradient.as_share,)),
+    )
+
+
+def add_up(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors, one after the other."""
+    result = tensors[0] + tensors[1] if len(tensors) > 1 else tensors[0]
+    for tensor in tensors[2:]:
+        result += tensor
+    return result
 
 
 @dataclass(slots=True, eq=False)

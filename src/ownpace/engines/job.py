@@ -16,7 +16,7 @@ from ownpace.core.optimizer import OptimizerSpec
 from ownpace.core.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.core.task import Task
-from ownpace.fleet import Fleet
+from ownpace.fleet import Fleet, ServerMachine
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -52,6 +52,17 @@ class Job:
     """What to call algorithm, task and model in the records."""
 
     @property
+    def servers(self) -> tuple[ServerMachine, ...]:
+        """The machines of the algorithm's parameter servers, in the order of the layers they own."""
+        if not self.algorithm.has_servers:
+            return ()
+        machines = self.fleet.server or (ServerMachine(),)
+        if not self.algorithm.fast_servers_first:
+            return machines
+        usual = self.fleet.network.bandwidth_bytes_per_s
+        return tuple(sorted(machines, key=lambda machine: -(machine.bandwidth_bytes_per_s or usual)))
+
+    @property
     def autocast(self) -> torch.dtype | None:
         """What forward passes are cast to, if to anything."""
         return None if self.precision == "float32" else getattr(torch, self.precision)
@@ -64,7 +75,7 @@ class Job:
         num_test = len(self.task.test_samples())
         return max(self.samples // 40 if self.samples else len(self.task.train_samples()) // 4, num_test)
 
-    def lr_factor(self, samples: int) -> float:
+    def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate after that many samples."""
         return self.optimizer.schedule.factor(samples, self.samples)
 

@@ -20,14 +20,21 @@ class Holding(Protocol):
     def snapshot(self) -> Tensor:
         """As they are now, never to change again."""
 
-    def step(self, gradient: Gradient, lr_factor: float) -> None:
-        """Take one optimizer step."""
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0) -> None:
+        """Take one optimizer step, with one of several optimizer states."""
 
     def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
         """What a step would make of them."""
 
     def place(self, values: Tensor, shard: Shard) -> None:
         """Overwrite those of a shard."""
+
+    def overwrite(self, values: Tensor) -> None:
+        """Overwrite all of them; the optimizer keeps its state."""
+
+    @property
+    def lr(self) -> float:
+        """The learning rate, without the schedule's factor (of the first group, where there are several)."""
 
     def rates(self) -> Sequence[float]:
         """The learning rates, if others have to be told of them."""
@@ -43,18 +50,22 @@ class FlatHolding:
         self.values = values
         self._optimizer = optimizer
         self._groups = groups
-        self._state: State | None = None
+        self._states: dict[int, State] = {}
         self._handed_out = False
 
     def snapshot(self) -> Tensor:
         self._handed_out = True
         return self.values
 
-    def step(self, gradient: Gradient, lr_factor: float) -> None:
-        state = self._optimizer.initial_state() if self._state is None else self._state
-        self.values, self._state = self._optimizer.step(
+    def _state(self, memory: int = 0) -> State:
+        if memory not in self._states:
+            self._states[memory] = self._optimizer.initial_state()
+        return self._states[memory]
+
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0) -> None:
+        self.values, self._states[memory] = self._optimizer.step(
             self.values,
-            state,
+            self._state(memory),
             gradient.total,
             samples=gradient.samples,
             lr_factor=lr_factor,
@@ -64,17 +75,23 @@ class FlatHolding:
         self._handed_out = False
 
     def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
-        state = self._optimizer.initial_state() if self._state is None else self._state
-        return self._optimizer.step(self.values, state, gradient.total, samples=gradient.samples, lr_factor=lr_factor)[
-            0
-        ]
+        total, samples = gradient.total, gradient.samples
+        return self._optimizer.step(self.values, self._state(), total, samples=samples, lr_factor=lr_factor)[0]
 
     def place(self, values: Tensor, shard: Shard) -> None:
         if self._handed_out:
             self.values = self.values.clone()
             self._handed_out = False
         self.values[shard.start : shard.stop] = values
-        self._state = None
+        self._states = {}
+
+    def overwrite(self, values: Tensor) -> None:
+        self.values = values
+        self._handed_out = True  # whoever made them may still hold them
+
+    @property
+    def lr(self) -> float:
+        return float(self._optimizer.rates[0])
 
     def rates(self) -> Sequence[float]:
         return ()

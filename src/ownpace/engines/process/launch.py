@@ -181,7 +181,7 @@ class Launcher:
 
 def make_terms(job: Job, layout: Layout, dtype: torch.dtype) -> Terms:
     """What all nodes of a job must know."""
-    num_servers = max(1, len(job.fleet.server)) if job.algorithm.has_servers else 0
+    num_servers = len(job.servers)
     return Terms(
         algorithm=job.algorithm,
         workers=tuple(worker.name for worker in job.fleet.workers),

@@ -74,7 +74,7 @@ class Terms:
         """Who takes part."""
         return Roll(self.algorithm, self.workers, self.num_servers, self.layout)
 
-    def lr_factor(self, samples: int) -> float:
+    def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate."""
         if isinstance(self.optimizer, OptimizerSpec):
             return self.optimizer.schedule.factor(samples, self.samples)

@@ -52,7 +52,7 @@ class Seat:
     """Samples after which training is over."""
     deadline_s: float
     eval_every: float
-    lr_factor: Callable[[int], float]
+    lr_factor: Callable[[float], float]
     alarms: Sequence[str]
     """What this process was told to give up for, as soon as somebody looks."""
     stops: Sequence[str]
@@ -317,18 +317,31 @@ class ProcessLearner(ProcessNode):
         super().__init__(seat)
         self.holding = holding
         self._version = 0
+        self._ahead = 0.0  # by how many samples the schedule is further than the count
         self._next_eval = seat.eval_every
 
     @property
     def parameters(self) -> Parameters:
         return Parameters(self.holding.snapshot(), self._version, self.address.shard)
 
-    def step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+    @property
+    def lr(self) -> float:
+        return self.holding.lr * self._lr_factor(1.0)
+
+    def _lr_factor(self, scale: float) -> float:
+        return self._seat.lr_factor(self._samples + self._ahead) * scale
+
+    def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
         if not gradient.samples:
             return
         self._settle()
         self._maybe_freeze()
-        self.holding.step(gradient, self._seat.lr_factor(self._samples) * lr_scale)
+        self.holding.step(gradient, self._lr_factor(lr_scale), memory)
+        if advance is not None:
+            self._ahead += advance - gradient.samples
+        self._made_update(gradient)
+
+    def _made_update(self, gradient: Gradient) -> None:
         self._version += 1
         self._samples += gradient.samples
         self._count(gradient)
@@ -370,7 +383,7 @@ class ProcessLearner(ProcessNode):
             )
 
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
-        values = self.holding.peek(gradient, self._seat.lr_factor(self._samples) * lr_scale)
+        values = self.holding.peek(gradient, self._lr_factor(lr_scale))
         return Parameters(values, self._version, self.address.shard)
 
 
@@ -419,9 +432,21 @@ class ProcessWorker(ProcessLearner):
             self._next_eval = (self._samples // self._seat.eval_every + 1) * self._seat.eval_every
             self.show(self._clock.now())
 
-    def step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
-        super().step(gradient, lr_scale=lr_scale)
+    def _made_update(self, gradient: Gradient) -> None:
+        super()._made_update(gradient)
         self._versions = (self._version,) * len(self._versions)
+
+    def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+        if gradient.samples:
+            self._settle()
+            self.holding.step(gradient, self._lr_factor(lr_scale))
+
+    def commit(self, values: Tensor, work: Gradient) -> None:
+        if work.samples:
+            self._settle()
+            self._maybe_freeze()
+            self.holding.overwrite(values)
+            self._made_update(work)
 
     def _rates(self) -> Sequence[float]:
         return self.holding.rates()

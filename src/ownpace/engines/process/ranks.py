@@ -58,7 +58,7 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
         judge = RealLearning(job.task, device, job.autocast)
         post = Membership(HUB, meeting).post  # with a connection of its own: the store of this thread may block
         hub = Hub(post, roll, make_rules(job, judge, roll), emit, on_progress, judge)
-    with Company(environment, roll, terms, meeting, hub, job.fleet.server) as company, company.signals():
+    with Company(environment, roll, terms, meeting, hub, job.servers) as company, company.signals():
         error: OwnpaceError | None = None
         try:
             lines = run_worker(

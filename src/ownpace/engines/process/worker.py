@@ -125,6 +125,9 @@ class TaskWorker(ProcessWorker):
         self._asked = Computed(self, samples, at, batch, plus)
         return self._asked
 
+    def take_share(self, start: float, stop: float) -> None:
+        self._sampler.assign(self.rank, start, stop)
+
     def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> Reduced:
         if not isinstance(body, Computed):
             return super().all_reduce(body, group)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.flat import Buffers, Layout
-from ownpace.core.optimizer import FlatOptimizer, OptimizerSpec, State
+from ownpace.core.optimizer import FlatOptimizer, OptimizerSpec, State, clone
 from ownpace.core.task import Score, Task
 from ownpace.core.values import Gradient, Shard
 
@@ -21,37 +21,43 @@ class Replica:
     workers in lock-step cost as much as one.
     """
 
-    __slots__ = ("_next", "_state", "holders", "values")
+    __slots__ = ("_next", "_states", "holders", "values")
 
-    def __init__(self, values: Tensor, state: State | None = None, holders: int = 1) -> None:
+    def __init__(self, values: Tensor, states: dict[int, State] | None = None, holders: int = 1) -> None:
         self.values = values
-        self._state = state
+        self._states = {} if states is None else states
         self.holders = holders
         self._next: tuple[Gradient, float, Replica] | None = None
 
-    def state(self, optimizer: FlatOptimizer) -> State:
+    def state(self, optimizer: FlatOptimizer, memory: int = 0) -> State:
         """The optimizer's state; parameters that were just put here have a fresh one."""
-        if self._state is None:
-            self._state = optimizer.initial_state()
-        return self._state
+        if memory not in self._states:
+            self._states[memory] = optimizer.initial_state()
+        return self._states[memory]
+
+    def at(self, values: Tensor) -> Replica:
+        """Other parameters with the same state; whoever called now holds that one instead of this."""
+        self.holders -= 1
+        states = self._states if self.holders == 0 else {key: clone(state) for key, state in self._states.items()}
+        return Replica(values, states)
 
     def peek(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Tensor:
         """The parameters after one step that nobody takes."""
         state = self.state(optimizer)
         return optimizer.step(self.values, state, gradient.total, samples=gradient.samples, lr_factor=lr_factor)[0]
 
-    def step(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Replica:
+    def step(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float, memory: int = 0) -> Replica:
         """The replica after one step; whoever called now holds that one instead of this."""
         if self._next is None or self._next[0] is not gradient or self._next[1] != lr_factor:
             values, state = optimizer.step(
                 self.values,
-                self.state(optimizer),
+                self.state(optimizer, memory),
                 gradient.total,
                 samples=gradient.samples,
                 lr_factor=lr_factor,
                 donate=self.holders == 1,
             )
-            self._next = gradient, lr_factor, Replica(values, state, 0)
+            self._next = gradient, lr_factor, Replica(values, {**self._states, memory: state}, 0)
         following = self._next[2]
         self.holders -= 1
         following.holders += 1

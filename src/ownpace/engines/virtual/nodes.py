@@ -142,7 +142,7 @@ class VirtualNode(Address):
 class VirtualLearner(VirtualNode):
     """A node with parameters: all of them, or a server's shard."""
 
-    __slots__ = ("_replica", "_snapshot", "_values", "_version")
+    __slots__ = ("_ahead", "_replica", "_snapshot", "_values", "_version")
 
     def __init__(
         self, run: VirtualRun, role: Role, index: int, name: str, shard: Shard, bandwidth: float, replica: Replica
@@ -151,6 +151,7 @@ class VirtualLearner(VirtualNode):
         self._values = replica.values
         self._replica: Replica | None = replica  # None: the values were placed here, and nothing belongs to them yet
         self._version = 0
+        self._ahead = 0.0  # by how many samples the schedule is further than the count
         self._snapshot: Parameters | None = None
 
     @property
@@ -159,26 +160,41 @@ class VirtualLearner(VirtualNode):
             self._snapshot = Parameters(self._values, self._version, self.shard)
         return self._snapshot
 
-    def step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+    @property
+    def lr(self) -> float:
+        run = self._run
+        rate = run.optimizer(self.shard).rates[0] if run.real else run.job.optimizer.lr
+        return rate * self._lr_factor(1.0)
+
+    def _lr_factor(self, scale: float) -> float:
+        return self._run.lr_factor(self._samples + self._ahead) * scale
+
+    def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
         if not gradient.samples:
             return
-        run = self._run
-        if run.real:
-            replica = self._replica or Replica(self._values)
-            factor = run.lr_factor(self._samples) * lr_scale
-            self._replica = replica.step(run.optimizer(self.shard), gradient, factor)
-            self._values = self._replica.values
+        if self._run.real:
+            self._move(gradient, lr_scale, memory)
+        if advance is not None:
+            self._ahead += advance - gradient.samples
+        self._made_update(gradient)
+
+    def _move(self, gradient: Gradient, lr_scale: float, memory: int) -> None:
+        replica = self._replica or Replica(self._values)
+        self._replica = replica.step(self._run.optimizer(self.shard), gradient, self._lr_factor(lr_scale), memory)
+        self._values = self._replica.values
+
+    def _made_update(self, gradient: Gradient) -> None:
         staleness = self._version - gradient.versions[0]
         self._snapshot = None
         self._version += 1
         self._samples += gradient.samples
-        run.updated(self, self._version, gradient.samples, self._samples, staleness)
+        self._run.updated(self, self._version, gradient.samples, self._samples, staleness)
 
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
         run, values = self._run, self._values
         if run.real:
             replica = self._replica or Replica(self._values)
-            factor = run.lr_factor(self._samples) * lr_scale
+            factor = self._lr_factor(lr_scale)
             values = replica.peek(run.optimizer(self.shard), gradient, factor)
         return Parameters(values, self._version, self.shard)
 
@@ -295,9 +311,26 @@ class VirtualWorker(VirtualLearner):
         self._replica = None
         self._snapshot = None
 
-    def step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
-        super().step(gradient, lr_scale=lr_scale)
+    def _made_update(self, gradient: Gradient) -> None:
+        super()._made_update(gradient)
         self._versions = (self._version,) * len(self._versions)
+
+    def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+        if gradient.samples and self._run.real:
+            self._move(gradient, lr_scale, 0)
+            self._snapshot = None
+
+    def commit(self, values: Tensor, work: Gradient) -> None:
+        if not work.samples:
+            return
+        if self._run.real:
+            self._replica = (self._replica or Replica(self._values)).at(values)
+            self._values = values
+        self._made_update(work)
+
+    def take_share(self, start: float, stop: float) -> None:
+        if self._run.sampler is not None:
+            self._run.sampler.assign(self.rank, start, stop)
 
     def tally(self, begun_s: float) -> events.Tally:
         """What this worker did until now, with the part of what it is still at that lies behind it."""

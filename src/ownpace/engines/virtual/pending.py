@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ownpace.core import events
-from ownpace.core.values import Address, Batch, Body, Gradient, Group, Message, Share
+from ownpace.core.values import Address, Batch, Body, Gradient, Group, Message, add_up, union
 from ownpace.engines.virtual import transport
 from ownpace.engines.virtual.clock import Answer, Call, Due
 
@@ -205,22 +205,5 @@ def total(bodies: list[Body]) -> Body:
     given = [body for body in bodies if body is not None]
     first = given[0]
     if isinstance(first, Gradient):
-        gradients = [body for body in given if isinstance(body, Gradient)]
-        notes = [gradient.notes for gradient in gradients if gradient.notes is not None]
-        return Gradient(
-            total=_sum([gradient.total for gradient in gradients]),
-            samples=sum(gradient.samples for gradient in gradients),
-            versions=tuple(map(min, zip(*(gradient.versions for gradient in gradients), strict=True))),
-            loss=sum(gradient.loss for gradient in gradients),
-            seconds=sum(gradient.seconds for gradient in gradients),
-            notes=_sum(notes) if notes else None,
-            shares=tuple(Share(gradient.samples, gradient.seconds) for gradient in gradients),
-        )
-    return _sum([body for body in given if isinstance(body, Tensor)])
-
-
-def _sum(tensors: list[Tensor]) -> Tensor:
-    result = tensors[0] + tensors[1] if len(tensors) > 1 else tensors[0]
-    for tensor in tensors[2:]:
-        result += tensor
-    return result
+        return union([body for body in given if isinstance(body, Gradient)])
+    return add_up([body for body in given if isinstance(body, Tensor)])

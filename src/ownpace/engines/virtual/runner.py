@@ -29,7 +29,7 @@ from ownpace.engines.virtual.nodes import (
     diverged,
 )
 from ownpace.engines.virtual.pending import Collected, Collective, Computed
-from ownpace.fleet import Fault, ServerMachine
+from ownpace.fleet import Fault
 
 _TICKS = 200
 """How often, at most, a run of known length reports its progress."""
@@ -102,7 +102,7 @@ class VirtualRun:
         bandwidth = fleet.network.bandwidth_bytes_per_s
         self.whole = Shard(0, 0, layout.size)
 
-        machines = (fleet.server or (ServerMachine(),)) if algorithm.has_servers else ()
+        machines = self.job.servers
         shards = layout.shards(len(machines)) if machines else ()
         self.servers = [
             VirtualServer(self, shard, machine.bandwidth_bytes_per_s or bandwidth)
@@ -209,7 +209,7 @@ class VirtualRun:
         """The next samples for a worker."""
         return self._no_indices if self.sampler is None else self.sampler.draw(rank, samples)
 
-    def lr_factor(self, samples: int) -> float:
+    def lr_factor(self, samples: float) -> float:
         """The schedule's factor after that many samples."""
         return self.job.lr_factor(samples)
 

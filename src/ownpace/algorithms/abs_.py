@@ -1,0 +1,62 @@
+"""ABS-SGD: delayed synchronous SGD with adaptive batch size (arXiv 2308.15164).
+
+    batch 0 at w_0 → (G_0, n_0);  S_0 = start all-reduce-sum(G_0, n_0);  w_1 = w_0
+    for t = 1, 2, …:
+      accumulate (G, n) in micro-batches at w_t until S_{t−1} has completed (at least one)
+      w_{t+1} = Opt(w_t, Σ_i G^i_{t−1} / Σ_i n^i_{t−1});   S_t = start all-reduce-sum(G, n)
+    drain the last synchronisation at the end
+
+The paper's abstract fixes that gradients are synchronised with a delay of exactly one iteration, that workers
+meanwhile compute a batch whose size is not fixed in advance, until the next synchronisation starts, and that
+computing never idles. The rest is our reconstruction: completion is tested between micro-batches; gradients are
+weighted by their samples, so the mean is that over the union of all batches; samples come from the whole data set.
+
+| symbol | here |
+|---|---|
+| τ_i, time of a micro-batch on worker i | `micro`: samples `fixed`, or in proportion to pace (`equal-time`) |
+| S_t | `in_flight` |
+| n_i, n | `batch.samples`, `total.samples` |
+| η under a varying n | `lr_rule`; reference: `batch_size · N` samples |
+
+One step of delay costs stability: on curvature a, heavy ball is stable up to η·a = 2(1 + μ) without delay, and only up
+to 1 − μ with it. Pace-SGD repairs that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.asking import Worker, accumulate, accumulate_until
+from ownpace.core.batches import LrRule, Paces, Rule, Sizing, check_smoothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbsSgd(Algorithm):
+    """Compute at one's own pace until the last sum is there; apply it one update late."""
+
+    replicas_identical: ClassVar[bool] = True
+    lr_rule: Rule = "constant"
+    """How the learning rate follows the samples of an update: constant, linear, sqrt or adascale."""
+    micro: Sizing = "fixed"
+    """Micro-batches of the same size, or of sizes that take everybody equally long."""
+    smoothing: float = 0.3
+    """Weight of the newest measurement in a worker's pace, for equal-time."""
+
+    def __post_init__(self) -> None:
+        check_smoothing(self.smoothing)
+
+    async def worker(self, me: Worker) -> None:
+        rule = LrRule(self.lr_rule, me.batch_size * len(me.workers))
+        paces = Paces(len(me.workers), self.smoothing)
+        batch = await accumulate(me, me.micro_batch)
+        in_flight = me.all_reduce(rule.note(batch))
+        while me.training:
+            batch = await accumulate_until(me, in_flight, paces.micro_batch(me.rank, me.micro_batch, self.micro))
+            total = await in_flight
+            me.step(total, **asdict(rule.scaling(total)))
+            paces.take(total.shares)
+            in_flight = me.all_reduce(rule.note(batch))
+        total = await in_flight
+        me.step(total, **asdict(rule.scaling(total)))

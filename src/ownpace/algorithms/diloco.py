@@ -1,0 +1,75 @@
+"""DiLoCo (arXiv 2311.08105), with as many local steps on each worker as its pace allows.
+
+    round:  H_i = max(1, ⌊v_i / v_max · H⌋)               v_i: measured pace; so everybody's round takes equally long
+            w_i ← w;  H_i times: w_i ← Opt_i(w_i, g_i)     the inner optimizer is the run's (the paper: AdamW)
+            Δ = Σ_i n_i (w − w_i) / Σ_i n_i                work-weighted: n_i samples of worker i in the round
+            m ← μ m + Δ;  w ← w − ζ (Δ + μ m)              the outer optimizer: Nesterov
+
+One transfer of the parameters per round: the right choice where communication dominates. The paper has equal H and
+equal weights; steps by pace and weights by work are ours. Alone, with ζ = 1 and μ = 0, it is the inner optimizer.
+
+| paper | here |
+|---|---|
+| H | `steps`, of the fastest worker |
+| outer learning rate, momentum | `outer_lr` (ζ), `outer_momentum` (μ) |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.asking import Worker, accumulate
+from ownpace.core.batches import Paces, check_smoothing
+from ownpace.core.errors import InputError
+from ownpace.core.rounds import LocalRound
+from ownpace.core.settings import not_negative, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiLoCo(Algorithm):
+    """Many steps alone, as many as one's pace allows, then one outer step with the mean difference."""
+
+    replicas_identical: ClassVar[bool] = True
+    steps: int = 32
+    """H: local steps of the fastest worker in a round."""
+    outer_lr: float = 0.7
+    """ζ, of the outer step."""
+    outer_momentum: float = 0.9
+    """μ, of the outer step."""
+    by_pace: bool = True
+    """Whether slow workers take fewer steps; else everybody takes H."""
+    smoothing: float = 0.3
+    """Weight of the newest measurement in a worker's pace."""
+
+    def __post_init__(self) -> None:
+        positive(steps=self.steps, outer_lr=self.outer_lr)
+        not_negative(outer_momentum=self.outer_momentum)
+        check_smoothing(self.smoothing)
+        if self.outer_momentum >= 1:
+            raise InputError(f"outer_momentum is {self.outer_momentum}; it must be below 1, as in 0.9")
+
+    async def worker(self, me: Worker) -> None:
+        paces = Paces(len(me.workers), self.smoothing)
+        momentum = torch.zeros_like(me.parameters.values)
+        while me.training:
+            round_ = LocalRound(me)
+            for _ in range(self._steps(paces, me.rank)):
+                round_.step(await accumulate(me, me.batch_size))
+            total = await me.all_reduce(round_.difference(round_.samples))
+            if total.samples:
+                difference = total.mean
+                momentum = self.outer_momentum * momentum + difference
+                outer = difference + self.outer_momentum * momentum
+                me.commit(round_.start.values - self.outer_lr * outer, total)
+                paces.take(total.shares)
+
+    def _steps(self, paces: Paces, rank: int) -> int:
+        if not self.by_pace:
+            return self.steps
+        if not paces.known:
+            return 1  # a first short round shows who is how fast
+        return max(1, int(self.steps * paces.samples_per_s[rank] / max(paces.samples_per_s) + 1e-9))

@@ -1,0 +1,85 @@
+"""Layered SGD, LSGD (arXiv 1906.05936): Sync-SGD whose sum between groups hides behind the loading of data.
+
+    worker:        load B_0;  for t = 0, 1, …:
+                     g_i = ∇(w_t; B_t);  reduce-sum g_i to my communicator;  load B_{t+1}
+                     h ← broadcast;  w_{t+1} = Opt(w_t, h)
+    communicator:  h_j = reduce-sum / N;  h = all-reduce-sum of h_j among communicators (while workers load)
+                   broadcast h in the subgroup
+
+    Sync-SGD:  t_io + t_fb + t_AR(N) + t_up
+    here:      t_fb + t_reduce + max(t_io, t_AR(G)) + t_bcast + t_up
+
+Each subgroup has workers and one communicator, which holds no parameters. Staleness is zero: this *is* Sync-SGD with
+the batch of all N workers, for any division into subgroups, since sums travel with their counts and are divided by
+the count of all; never a mean of means. The step is taken when the broadcast is there, after the next batch was
+loaded, with the learning rate of the gradient's own iteration (the released code takes that of the next).
+
+If a loader prefetches, there is no loading left to hide behind, and only the hierarchy remains.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.asking import Communicator, Worker
+from ownpace.core.errors import InputError
+from ownpace.core.settings import positive
+from ownpace.core.values import Batch, Gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayeredSgd(Algorithm):
+    """Synchronous in two layers; the sum between groups is under way while workers load."""
+
+    replicas_identical: ClassVar[bool] = True
+    groups: int = 2
+    """Subgroups of about equal size, workers in order of rank."""
+    sizes: str | None = None
+    """Or the size of each subgroup, with commas between: 4,4,8."""
+
+    def __post_init__(self) -> None:
+        positive(groups=self.groups)
+        if self.sizes is not None and not all(part.strip().isdigit() and int(part) for part in self.sizes.split(",")):
+            raise InputError(f"sizes is '{self.sizes}'; write the size of each subgroup with commas between: 4,4,8")
+
+    def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
+        if self.sizes is None:
+            groups = min(self.groups, num_workers)
+            cuts = [num_workers * i // groups for i in range(groups + 1)]
+        else:
+            cuts = [0]
+            for part in self.sizes.split(","):
+                cuts.append(cuts[-1] + int(part))
+            if cuts[-1] != num_workers:
+                raise InputError(f"sizes is '{self.sizes}', {cuts[-1]} in all, but there are {num_workers} workers")
+        return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(cuts))
+
+    async def worker(self, me: Worker) -> None:
+        communicator = me.subgroup.members[-1]
+        loaded = await load(me)
+        while me.training:
+            gradient: Gradient | None = None
+            for batch in loaded:
+                gradient = await me.gradient(batch=batch, plus=gradient)
+            me.reduce(gradient, communicator, me.subgroup)
+            loaded = await load(me)
+            me.step(await me.broadcast(None, communicator, me.subgroup))
+
+    async def communicator(self, me: Communicator) -> None:
+        while True:
+            part: Gradient | None = await me.reduce(None, me.address, me.subgroup)
+            assert part is not None
+            total = await me.all_reduce(part, me.communicators)
+            await me.broadcast(total, me.address, me.subgroup)
+
+
+async def load(me: Worker) -> list[Batch]:
+    """The next batch, in micro-batches."""
+    batches, left = [], me.batch_size
+    while left > 0:
+        batches.append(await me.load(min(left, me.micro_batch)))
+        left -= batches[-1].samples
+    return batches

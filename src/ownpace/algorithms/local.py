@@ -1,0 +1,39 @@
+"""Local SGD: everybody trains alone for H steps, then the models are averaged.
+
+    round:  w_i ← w;  H times: w_i ← Opt_i(w_i, g_i)      on worker i's own batches
+            w ← Σ_i n_i w_i / Σ_i n_i                     n_i: samples of worker i in the round
+
+One transfer per H steps, so communication hardly matters; but a round takes as long as the slowest worker's H steps,
+and models that have drifted apart do not average well if H is large. Optimizer state stays with each worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.asking import Worker, accumulate
+from ownpace.core.rounds import LocalRound
+from ownpace.core.settings import positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSgd(Algorithm):
+    """H steps alone, then the mean of all models."""
+
+    replicas_identical: ClassVar[bool] = True
+    steps: int = 8
+    """H: local steps between two averages."""
+
+    def __post_init__(self) -> None:
+        positive(steps=self.steps)
+
+    async def worker(self, me: Worker) -> None:
+        while me.training:
+            round_ = LocalRound(me)
+            for _ in range(self.steps):
+                round_.step(await accumulate(me, me.batch_size))
+            total = await me.all_reduce(round_.difference(round_.samples))
+            if total.samples:
+                me.commit(round_.start.values - total.mean, total)
