@@ -24,7 +24,7 @@ from ownpace.core.schedule import Schedule, Shape
 from ownpace.core.settings import positive
 from ownpace.core.task import Task
 from ownpace.engines import ENGINES, Job, leads, num_ranks
-from ownpace.engines.job import OnProgress, Precision
+from ownpace.engines.job import Evaluate, OnProgress, Precision
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.tasks import make_task, models_of
@@ -68,6 +68,8 @@ class Config:
     target: float | None = None
     stop_at_target: bool = False
     eval_every: int | None = None
+    evaluate: str = "during"
+    """On processes: judge the model beside the training, or keep snapshots and judge them `after` it."""
     seed: int = 0
     sampling: str = "queue"
     timing_only: bool = False
@@ -87,6 +89,7 @@ class Config:
             ("sampling", self.sampling, get_args(Sampling)),
             ("schedule", self.schedule, get_args(Shape)),
             ("precision", self.precision, get_args(Precision)),
+            ("evaluate", self.evaluate, get_args(Evaluate)),
         ):
             if value not in known:
                 raise unknown(name, value, known)
@@ -117,6 +120,7 @@ class Config:
             target=self.target,
             stop_at_target=self.stop_at_target,
             eval_every=self.eval_every,
+            evaluate=self.evaluate,  # type: ignore[arg-type]  # checked above
             seed=self.seed,
             sampling=self.sampling,  # type: ignore[arg-type]  # checked above
             timing_only=self.timing_only,

@@ -7,7 +7,8 @@
 All workers need about equally long, so nobody waits long; staleness stays zero and the global batch is fixed, so
 the result is that of Sync-SGD. Sizes follow the speeds while running: the sum of the gradients says how many samples
 each worker computed and in what time, so all of them divide the next batch alike. Nobody is left without work: a
-worker whose share rounds to nothing takes one sample from the largest share. The last micro-batch is handed to the
+worker whose share rounds to nothing takes one sample from the largest share. A division is kept until a share is
+off by a tenth, since cards tune their kernels for every new size. The last micro-batch is handed to the
 sum before it is computed, so its backward pass and the transfer overlap.
 
 | paper | here |
@@ -24,7 +25,7 @@ from typing import ClassVar
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate_and_reduce
-from ownpace.core.batches import Paces, check_smoothing
+from ownpace.core.batches import TOLERANCE, Paces, check_smoothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,9 @@ class BalancedSgd(Algorithm):
             me.step(total)
             paces.take(total.shares)
             if paces.known:
-                sizes = divide(num_workers * me.batch_size, paces.samples_per_s)
+                better = divide(num_workers * me.batch_size, paces.samples_per_s)
+                if any(abs(new - old) > TOLERANCE * old for new, old in zip(better, sizes, strict=True)):
+                    sizes = better
 
 
 def divide(total: int, shares: Sequence[float]) -> list[int]:

@@ -31,6 +31,8 @@ from ownpace.core.values import Gradient, Share
 
 Rule = Literal["constant", "linear", "sqrt", "adascale"]
 Sizing = Literal["fixed", "equal-time"]
+TOLERANCE = 0.1
+"""By what share a size may be off before it is changed."""
 _SMOOTHING = 0.1
 
 
@@ -100,6 +102,7 @@ class Paces:
 
     def __init__(self, num_workers: int, smoothing: float) -> None:
         self._smoothing = smoothing
+        self._size = 0
         self.samples_per_s = [0.0] * num_workers
         """Of each worker, by rank; 0 as long as nothing is known."""
 
@@ -117,11 +120,15 @@ class Paces:
     def micro_batch(self, rank: int, largest: int, sizing: Sizing) -> int:
         """The samples of one micro-batch of a worker: as given, or so that everybody's take equally long.
 
-        Then the fastest has `largest`, and the others fewer, in proportion to their pace.
+        Then the fastest has `largest`, and the others fewer, in proportion to their pace. A size is kept until it is
+        clearly wrong: a card tunes its kernels for every new one.
         """
         if sizing == "fixed" or not self.known:
             return largest
-        return max(1, round(largest * self.samples_per_s[rank] / max(self.samples_per_s)))
+        size = max(1, round(largest * self.samples_per_s[rank] / max(self.samples_per_s)))
+        if not self._size or abs(size - self._size) > TOLERANCE * self._size:
+            self._size = size
+        return self._size
 
 
 def check_smoothing(smoothing: float) -> None:
@@ -130,4 +137,4 @@ def check_smoothing(smoothing: float) -> None:
         raise InputError(f"smoothing is {smoothing}; it must be above 0 and at most 1")
 
 
-__all__ = ["LrRule", "Paces", "Rule", "Scaling", "Sizing", "check_smoothing"]
+__all__ = ["TOLERANCE", "LrRule", "Paces", "Rule", "Scaling", "Sizing", "check_smoothing"]

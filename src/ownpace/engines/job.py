@@ -18,6 +18,7 @@ from ownpace.core.settings import positive
 from ownpace.core.task import Task
 from ownpace.fleet import Fleet, ServerMachine
 
+Evaluate = Literal["during", "after"]
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -40,6 +41,8 @@ class Job:
     stop_at_target: bool = False
     eval_every: int | None = None
     """Samples between evaluations (None: a fortieth of the run, or a quarter of an epoch, or the test set's size)."""
+    evaluate: Evaluate = "during"
+    """On processes: whether the model is judged beside the training, or snapshots are kept and judged at the end."""
     seed: int = 0
     sampling: Sampling = "queue"
     timing_only: bool = False
@@ -108,6 +111,10 @@ class Job:
         )
         if self.target is not None and not 0 < self.target <= 1:
             raise InputError(f"target is {self.target}; it is an accuracy and must lie between 0 and 1, as in 0.95")
+        if self.evaluate == "after" and self.stop_at_target:
+            raise InputError(
+                "stop_at_target needs evaluations during the run, but evaluate is 'after'; drop one of them"
+            )
         if self.target is None and self.stop_at_target:
             raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
         if self.micro_batch is not None and self.micro_batch > self.batch_size:

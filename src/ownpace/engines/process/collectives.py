@@ -9,7 +9,8 @@ while the backward pass is still at the first layers, and so that one bucket is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -59,6 +60,7 @@ class Ring:
         head = 1 + size * self._entry + _NOTES + 2 * size
         self.head = -(-head // _ALIGN) * _ALIGN
         self._num_values = layout.size
+        self._stream = torch.cuda.Stream(like.device) if like.device.type == "cuda" else None
         self.joint = like.dtype in (torch.float32, torch.float64)
         self.buckets = self._divide(layout, like.element_size())
         self._channels = _connect(name, index, size, wiring, min(_CHANNELS, len(self.buckets)))
@@ -72,6 +74,16 @@ class Ring:
                 buckets.append((index, start, stop))
                 stop = start
         return buckets
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """On a card, a stream of its own for what must not wait for queued work; that will wait for it instead."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream(self._like.device).wait_stream(self._stream)
 
     def close(self) -> None:
         """Let go of the connections: their threads must have ended before the process does."""

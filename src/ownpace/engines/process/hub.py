@@ -56,6 +56,8 @@ class Rules:
     eval_every: int | None = None
     target: float | None = None
     stop_at_target: bool = False
+    judge_after: bool = False
+    """Whether snapshots are kept and judged at the end."""
 
 
 class Hub:
@@ -98,6 +100,7 @@ class Hub:
         self._brief: list[str] = []
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ownpace-judge")
         self._judging: list[tuple[dict[str, Any], Future[Score]]] = []
+        self._kept: list[tuple[dict[str, Any], Tensor, list[Buffers]]] = []
         self._shards: dict[int, dict[int, Tensor]] = {}
         self._buffers: dict[str, Tensor] = {}
         self._next_progress_s = 0.0
@@ -308,8 +311,11 @@ class Hub:
             return
         if self._judging and not control["final"] and len(self._judging) > 2:
             return  # judging does not keep up with training: leave this one out
-        future = self._executor.submit(self._judge.score, self.values, self._worker_buffers())
-        self._judging.append((dict(control), future))
+        buffers = self._worker_buffers()
+        if self._rules.judge_after:
+            self._kept.append((dict(control), self.values, buffers))
+        else:
+            self._judging.append((dict(control), self._executor.submit(self._judge.score, self.values, buffers)))
 
     def _worker_buffers(self) -> list[Buffers]:
         assert self._judge is not None
@@ -351,6 +357,9 @@ class Hub:
 
     def finish(self, reason: str) -> None:
         """Write the last record."""
+        for control, values, buffers in self._kept:
+            assert self._judge is not None
+            self._judging.append((control, self._executor.submit(self._judge.score, values, buffers)))
         self._take_scores(wait_for_all=True)
         self._executor.shutdown()
         now = (time.monotonic() - self._zero_s) if self._started else 0.0

@@ -205,6 +205,7 @@ def make_rules(job: Job, judge: RealLearning, roll: Roll) -> Rules:
         eval_every=job.evaluations_every,
         target=job.target,
         stop_at_target=job.stop_at_target,
+        judge_after=job.evaluate == "after",
     )
 
 

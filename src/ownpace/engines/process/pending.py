@@ -111,11 +111,13 @@ class Reduced:
     def _finish(self) -> Any:
         node, ring, buffer = self._node, self._ring, self._buffer
         start = node._clock.now()
-        node.wait_for(self._works, ring.name)
+        whole = self._what == "all-reduce" and not self.is_tensor
+        header = buffer[: ring.head] if whole and ring.joint else self._header
+        with ring.beside():  # the header is read at once, not after all that a card has still to compute
+            node.wait_for(self._works, ring.name)
+            header = header.cpu()
         node.waited(self._what, start)
         self._works = ()
-        whole = self._what == "all-reduce" and not self.is_tensor
-        header = (buffer[: ring.head] if whole and ring.joint else self._header).cpu()
         values = ring.values(buffer) if whole else buffer
         if self._what == "reduce" and ring.index != self.root:
             return None

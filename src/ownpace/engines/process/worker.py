@@ -53,6 +53,7 @@ class Computed:
         worker = self._worker
         worker._settle()
         worker.keep_pace(self.end_s)
+        worker.card.catch_up()
         assert self.gradient is not None, "this gradient was handed to a collective, and is its own now"
         return self.gradient
         yield
@@ -101,6 +102,7 @@ class TaskWorker(ProcessWorker):
         self._stopwatch = stopwatch
         self._asked: Computed | None = None
         self._overslept_s = 0.0
+        self.card = Card(seat.like.device)
 
     # ---- what an algorithm asks for ----
 
@@ -224,15 +226,21 @@ class TaskWorker(ProcessWorker):
         if self._processor is not None and asked.end_s >= now:
             seconds = asked.end_s - begun
         end = max(now, asked.end_s)
+        if self._seat.like.device.type == "cuda":  # by the card's clock: ours shows how long queueing took
+            begun = now - seconds
         samples = asked.samples
         self._books.work.add(begun, end, samples)
         if self._books.detail:
             self._books.event(events.Compute(begun, end, self.name, samples, asked.versions[0]))
         known: float | Tensor = loss * samples
-        if loss.device.type == "cpu" or self._books.due(now):  # on a card, looking means waiting for it
+        seen = self.card.see(loss, look=self._books.due(now))
+        if loss.device.type == "cpu":
             known = float(known)
-            self._books.work.loss = known / samples
-            check_finite(self.name, self._samples, known / samples, total, self._seat.layout, all_=self._books.due(now))
+        if seen is not None:
+            self._books.work.loss = seen
+        if loss.device.type == "cpu" or (seen is not None and not math.isfinite(seen)):
+            shown = math.nan if seen is None else seen
+            check_finite(self.name, self._samples, shown, total, self._seat.layout, all_=self._books.due(now))
         gradient = Gradient(total, samples, asked.versions, known, seconds)
         if asked.plus is not None:
             plus = asked.plus
@@ -256,6 +264,39 @@ class TaskWorker(ProcessWorker):
 
 def _nothing(layer: int) -> None:
     pass
+
+
+class Card:
+    """How far Python runs ahead of a card: it queues one micro-batch while another is computed, and no more.
+
+    If it waited for each, the card would idle while the next is being queued. If it never did, it would ask whether a
+    sum is there long before the gradients for the next one are. On a CPU, nothing is ever queued.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._cuda = device.type == "cuda"
+        self._queued: deque[torch.cuda.Event] = deque()
+        self._loss: Tensor | None = None
+        self._stream = torch.cuda.Stream(device) if self._cuda else None
+
+    def see(self, loss: Tensor, *, look: bool) -> float | None:
+        """Note what was queued; returns the loss of what is known to be computed, or None where looking would wait."""
+        if not self._cuda:
+            return float(loss)
+        event = torch.cuda.Event()
+        event.record()
+        self._queued.append(event)
+        before, self._loss = self._loss, loss
+        if not look or before is None or len(self._queued) > 2:
+            return None
+        with torch.cuda.stream(self._stream):  # not behind what is queued
+            return float(before)
+
+    def catch_up(self) -> None:
+        """Wait until only the latest of what was queued is left."""
+        while len(self._queued) > 1:
+            self._queued.popleft().synchronize()
 
 
 class Stopwatch:

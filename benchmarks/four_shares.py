@@ -1,0 +1,356 @@
+"""One GPU cut into four unequal ones by CUDA MPS: how fast each way trains there, and how soon it is how good.
+
+    sh benchmarks/gpu.sh four_shares.py rates       # samples/s and updates/s, beside what the four do alone
+    sh benchmarks/gpu.sh four_shares.py accuracy    # ResNet-18 on CIFAR-10: accuracy over time; needs OWNPACE_DATA
+
+Every way runs in four processes of its own, with gloo, since NCCL refuses two ranks on one card. All ways get the same
+model, data on the card, bfloat16, channels-last pictures and cuDNN's autotuning. Snapshots are taken at the same
+samples in all ways and judged after the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+import ownpace
+from ownpace.core.events import Evaluation
+from ownpace.core.sampling import Permutations
+from ownpace.core.schedule import Schedule
+from ownpace.core.task import Task
+from ownpace.tasks import Cifar10
+from ownpace.tasks.images import ByteImages
+from ownpace.tasks.models import IMAGE_MODELS
+from table import print_table
+
+MOMENTUM, DECAY = 0.9, 5e-4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["rates", "accuracy"])
+    parser.add_argument("--shares", default="40,20,10,10", help="percent of the GPU for each process")
+    parser.add_argument("--ways", default="plain,ddp,ddp-split,sync,balanced,abs,pace")
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--micro", type=int, default=None, help="largest micro-batch of abs and pace")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each way, for rates")
+    parser.add_argument("--lrs", default="0.1,0.2,0.4")
+    parser.add_argument("--epochs", default="8")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--targets", default="0.75,0.8,0.82,0.84")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("-p", "--parameter", action="append", default=[], help="WAY.NAME=VALUE of an algorithm")
+    parser.add_argument("--json", type=Path, default=Path("four_shares.json"))
+    parser.add_argument("--job", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        run_rank(options, json.loads(options.job))
+        return
+    found: list[dict[str, Any]] = []
+    for job in rates_jobs(options) if options.what == "rates" else accuracy_jobs(options):
+        started = time.perf_counter()
+        result = measure(options, job)
+        found.append({**job, **result})
+        brief = {key: value for key, value in result.items() if key not in ("curve", "error")}
+        print(f"{time.perf_counter() - started:5.1f} s  {job}  {brief} {result.get('error', '')[-600:]}", flush=True)
+        options.json.write_text(json.dumps(found))
+        if job["way"] == "plain":
+            options.speeds = result["rates"]
+    show = show_rates if options.what == "rates" else show_accuracy
+    show(options, found)
+
+
+def rates_jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for way in options.ways.split(","):
+        yield {"way": way, "seconds": options.seconds, "lr": 0.05}
+
+
+def accuracy_jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    yield {"way": "plain", "seconds": 3.0, "lr": 0.05}
+    for seed in options.seeds.split(","):
+        for epochs in options.epochs.split(","):
+            for lr in options.lrs.split(","):
+                for way in options.ways.split(","):
+                    yield {"way": way, "lr": float(lr), "epochs": float(epochs), "seed": int(seed)}
+
+
+def measure(options: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
+    shares = options.shares.split(",")
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "found.json"
+        job = {**job, "speeds": getattr(options, "speeds", None)}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(len(shares))]
+        command += ["--master-addr", "127.0.0.1", "--master-port", port, __file__, options.what]
+        command += ["--shares", options.shares, "--model", options.model, "--batch", str(options.batch)]
+        command += ["--device", options.device, "--json", str(found), "--job", json.dumps(job)]
+        command += [] if options.micro is None else ["--micro", str(options.micro)]
+        command += [part for parameter in options.parameter for part in ("-p", parameter)]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
+        ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=240)
+        if not found.exists():
+            return {"error": (ran.stdout + ran.stderr)[-3000:]}
+        result: dict[str, Any] = json.loads(found.read_text())
+    return result
+
+
+def run_rank(options: argparse.Namespace, job: dict[str, Any]) -> None:
+    rank = int(os.environ["RANK"])
+    os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = options.shares.split(",")[rank]
+    torch.backends.cudnn.benchmark = True
+    task: Task = Noise(options.model) if options.what == "rates" else Cifar10(model_name=options.model)
+    way: Way = Script(options, job, task) if job["way"] in ("plain", "ddp", "ddp-split") else Ours(options, job, task)
+    result = way.run()
+    if rank == 0:
+        options.json.write_text(json.dumps(result))
+    if dist.is_initialized():
+        dist.barrier()
+    os._exit(0)  # gloo's threads sometimes trip over a Python that is being taken down
+
+
+class Way:
+    """One way of training, as one rank sees it."""
+
+    def __init__(self, options: argparse.Namespace, job: dict[str, Any], task: Task) -> None:
+        self.options, self.job, self.task = options, job, task
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.device = torch.device(options.device)
+        self.samples: int | None = None
+        if "epochs" in job:
+            self.samples = int(job["epochs"] * len(task.train_samples()))
+            self.eval_every = self.samples // 40
+            self.warmup = self.samples // 8
+        self.seed = job.get("seed", 0)
+
+    def run(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class Ours(Way):
+    """A complete run of ours."""
+
+    def run(self) -> dict[str, Any]:
+        job, options = self.job, self.options
+        own = [text.partition(".")[2] for text in options.parameter if text.startswith(job["way"] + ".")]
+        events: list[Any] = []
+        config = ownpace.Config(
+            algorithm=job["way"],
+            parameters=dict(text.split("=", 1) for text in own),
+            task=self.task,
+            engine="process",
+            fleet=f"x{self.world}",
+            batch_size=options.batch,
+            micro_batch=options.micro if job["way"] in ("abs", "pace", "acco") else None,
+            samples=self.samples,
+            seconds=job.get("seconds"),
+            lr=job["lr"],
+            momentum=MOMENTUM,
+            weight_decay=DECAY,
+            schedule="constant" if self.samples is None else "cosine",
+            warmup_samples=0 if self.samples is None else self.warmup,
+            eval_every=10**12 if self.samples is None else self.eval_every,
+            evaluate="after",
+            seed=self.seed,
+            device=str(self.device),
+            precision="bfloat16" if self.device.type == "cuda" else "float32",
+            detail=False,
+        )
+        from ownpace.run import execute
+
+        result = execute(config, on_event=events.append)
+        summary = result.summary
+        curve = [(e.t, e.samples, e.accuracy) for e in events if isinstance(e, Evaluation)]
+        return {
+            "samples_per_s": summary.samples_per_s,
+            "updates_per_s": summary.updates / summary.seconds if summary.seconds else 0.0,
+            "seconds": summary.seconds,
+            "share_of_limit": summary.share_of_limit,
+            "busy": summary.busy,
+            "reason": summary.reason,
+            "accuracy": summary.accuracy,
+            "curve": curve,
+        }
+
+
+class Script(Way):
+    """The loop that anybody would write, alone or with DistributedDataParallel."""
+
+    def run(self) -> dict[str, Any]:
+        dist.init_process_group("gloo")
+        torch.manual_seed(0)
+        self.train = self.task.train_samples().to(self.device)
+        model = self.task.model().to(self.device)
+        if self.device.type == "cuda":
+            model = model.to(memory_format=torch.channels_last)
+        batch, weight = self.options.batch, 1.0
+        if self.job["way"] == "ddp-split":
+            speeds = self.job["speeds"]
+            whole = self.world * self.options.batch
+            batch = max(8, round(whole * speeds[self.rank] / sum(speeds) / 8) * 8)
+            weight = batch * self.world / whole
+        module = model if self.job["way"] == "plain" else DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=self.job["lr"], momentum=MOMENTUM, weight_decay=DECAY)
+        for _ in range(3):  # kernels are chosen, memory is taken, buckets are made
+            self._backward(module, torch.arange(batch), 0.0)
+            optimizer.zero_grad()
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        steps, seconds, snapshots = self._loop(module, model, optimizer, batch, weight)
+        mine = torch.tensor([steps * batch / seconds], dtype=torch.float64)
+        rates = [torch.zeros_like(mine) for _ in range(self.world)]
+        dist.all_gather(rates, mine)
+        result: dict[str, Any] = {
+            "rates": [float(rate) for rate in rates],
+            "samples_per_s": float(sum(rates)),
+            "updates_per_s": steps / seconds,
+            "seconds": seconds,
+        }
+        if self.rank == 0 and snapshots:
+            del state
+            result["curve"] = [(t, done, self._judge(model, kept)) for t, done, kept in snapshots]
+            result["accuracy"] = result["curve"][-1][2]
+        return result
+
+    def _loop(
+        self, module: torch.nn.Module, model: torch.nn.Module, optimizer: Any, batch: int, weight: float
+    ) -> tuple[int, float, list[Any]]:
+        whole = self.world * self.options.batch if self.job["way"] != "plain" else batch
+        order = Permutations(len(self.train), self.seed, 0)
+        schedule = Schedule(shape="cosine", warmup_samples=self.warmup) if self.samples is not None else Schedule()
+        sizes = torch.tensor([batch], dtype=torch.int64)
+        everybody = [torch.zeros_like(sizes) for _ in range(self.world)]
+        dist.all_gather(everybody, sizes)
+        before = sum(int(size) for size in everybody[: self.rank])
+        whole = sum(int(size) for size in everybody)
+        snapshots: list[Any] = []
+        done, steps, next_mark = 0, 0, 0.0
+        start = self._now()
+        while (done < self.samples) if self.samples is not None else not self._over(start, steps):
+            if self.samples is not None:
+                for group in optimizer.param_groups:
+                    group["lr"] = self.job["lr"] * schedule.factor(done, self.samples)
+                if self.rank == 0 and done >= next_mark:
+                    next_mark = (done // self.eval_every + 1) * self.eval_every
+                    snapshots.append((time.perf_counter() - start, done, self._keep(model)))
+            self._backward(module, order.indices(done + before, batch), weight)
+            optimizer.step()
+            optimizer.zero_grad()
+            done += whole
+            steps += 1
+        seconds = (self._now() if self.job["way"] != "plain" else time.perf_counter()) - start
+        if self.rank == 0 and self.samples is not None:
+            snapshots.append((seconds, done, self._keep(model)))
+        return steps, seconds, snapshots
+
+    def _over(self, start: float, steps: int) -> bool:
+        """Whether the time is up; looked at by rank 0 now and then, since all must make as many steps."""
+        if steps == 0 or steps % 10:
+            return False
+        if self.job["way"] == "plain":
+            torch.cuda.synchronize() if self.device.type == "cuda" else None
+            return time.perf_counter() - start > self.job["seconds"]
+        over = torch.tensor([time.perf_counter() - start > self.job["seconds"]], dtype=torch.int32)
+        dist.broadcast(over, 0)
+        return bool(over)
+
+    def _backward(self, module: torch.nn.Module, indices: torch.Tensor, weight: float) -> None:
+        inputs, targets = self.train.pick(indices)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            loss = functional.cross_entropy(module(inputs), targets)
+        (loss * weight).backward()
+
+    def _keep(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        return {name: value.detach().cpu() for name, value in model.state_dict().items()}
+
+    def _judge(self, model: torch.nn.Module, kept: dict[str, torch.Tensor]) -> float | None:
+        model.load_state_dict(kept)
+        return self.task.score(model, self.task.test_samples().to(self.device)).accuracy
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        if self.world > 1:
+            dist.barrier()
+        return time.perf_counter()
+
+
+def show_rates(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
+    by_way = {job["way"]: job for job in found if "error" not in job}
+    limit, ddp = by_way["plain"]["samples_per_s"], by_way.get("ddp", {}).get("samples_per_s")
+    rows = [
+        (
+            way,
+            f"{job['samples_per_s']:,.0f}",
+            f"{job['updates_per_s']:.1f}",
+            f"{job['samples_per_s'] / limit:.3f}",
+            f"{job['samples_per_s'] / ddp:.2f}" if ddp else "",
+        )
+        for way, job in by_way.items()
+    ]
+    print_table(("way", "samples/s", "updates/s", "of the sum", "of DDP"), rows)
+
+
+def show_accuracy(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
+    targets = [float(target) for target in options.targets.split(",")]
+    rows = []
+    for job in found:
+        if "curve" not in job:
+            continue
+        times = [
+            next((t for t, _, accuracy in job["curve"] if accuracy and accuracy >= goal), None) for goal in targets
+        ]
+        rows.append(
+            (
+                job["way"],
+                f"{job['lr']:g}",
+                f"{job['epochs']:g}",
+                str(job["seed"]),
+                f"{job['samples_per_s']:,.0f}",
+                f"{job['updates_per_s']:.1f}",
+                f"{job['accuracy']:.4f}" if job["accuracy"] else "",
+                *("–" if t is None else f"{t:.1f}" for t in times),
+            )
+        )
+    names = [f"s to {100 * target:g} %" for target in targets]
+    print_table(("way", "lr", "epochs", "seed", "samples/s", "updates/s", "accuracy", *names), rows)
+
+
+class Noise(Task):
+    """Random pictures: what matters for rates is how long they take."""
+
+    def __init__(self, model_name: str) -> None:
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randint(0, 256, (20_000, 3, 32, 32), generator=generator, dtype=torch.uint8)
+        scale = torch.tensor([64.0] * 3).view(3, 1, 1)
+        self._model_name = model_name
+        self._samples = ByteImages(images, torch.randint(10, (20_000,), generator=generator), 2 * scale, 1 / scale)
+
+    def model(self) -> torch.nn.Module:
+        return IMAGE_MODELS[self._model_name]((3, 32, 32), 10)
+
+    def train_samples(self) -> ByteImages:
+        return self._samples
+
+    def test_samples(self) -> ByteImages:
+        samples = self._samples
+        return ByteImages(samples.images[:1], samples.targets[:1], samples.mean, samples.scale)
+
+
+if __name__ == "__main__":
+    main()
