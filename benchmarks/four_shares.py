@@ -4,8 +4,8 @@
     sh benchmarks/gpu.sh four_shares.py accuracy    # ResNet-18 on CIFAR-10: accuracy over time; needs OWNPACE_DATA
 
 Every way runs in four processes of its own, with gloo, since NCCL refuses two ranks on one card. All ways get the same
-model, data on the card, bfloat16, channels-last pictures and cuDNN's autotuning. Snapshots are taken at the same
-samples in all ways and judged after the run.
+model, data on the card, bfloat16 and channels-last pictures; scripts with a fixed batch also get cuDNN's autotuning.
+Snapshots are taken at the same samples in all ways and judged after the run.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--targets", default="0.75,0.8,0.82,0.84")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--graphs", action="store_true", help="CUDA graphs for our ways")
+    parser.add_argument("--tune", action="store_true", help="cuDNN's autotuning for our ways, too")
     parser.add_argument("-p", "--parameter", action="append", default=[], help="WAY.NAME=VALUE of an algorithm")
     parser.add_argument("--json", type=Path, default=Path("four_shares.json"))
     parser.add_argument("--job", default="", help=argparse.SUPPRESS)
@@ -101,6 +103,8 @@ def measure(options: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
         command += ["--master-addr", "127.0.0.1", "--master-port", port, __file__, options.what]
         command += ["--shares", options.shares, "--model", options.model, "--batch", str(options.batch)]
         command += ["--device", options.device, "--json", str(found), "--job", json.dumps(job)]
+        command += ["--tune"] if options.tune else []
+        command += ["--graphs"] if options.graphs else []
         command += [] if options.micro is None else ["--micro", str(options.micro)]
         command += [part for parameter in options.parameter for part in ("-p", parameter)]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
@@ -114,7 +118,7 @@ def measure(options: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
 def run_rank(options: argparse.Namespace, job: dict[str, Any]) -> None:
     rank = int(os.environ["RANK"])
     os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = options.shares.split(",")[rank]
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = options.tune or job["way"] in ("plain", "ddp", "ddp-split")
     task: Task = Noise(options.model) if options.what == "rates" else Cifar10(model_name=options.model)
     way: Way = Script(options, job, task) if job["way"] in ("plain", "ddp", "ddp-split") else Ours(options, job, task)
     result = way.run()
@@ -170,6 +174,7 @@ class Ours(Way):
             seed=self.seed,
             device=str(self.device),
             precision="bfloat16" if self.device.type == "cuda" else "float32",
+            cuda_graphs=options.graphs,
             detail=False,
         )
         from ownpace.run import execute

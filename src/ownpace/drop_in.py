@@ -210,7 +210,7 @@ class Joined:
         if missing or len(theirs) != len(parameters):
             what = f"lacks {missing[0]}" if missing else f"has {len(theirs)} parameters, the model {len(parameters)}"
             raise InputError(f"the optimizer and the model do not fit: it {what}; make it of model.parameters()")
-        flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        flat = torch.cat([layer.flatten(p.detach()) for layer, p in zip(layout.layers, parameters, strict=True)])
         for parameter, view in zip(parameters, layout.views(flat), strict=True):
             parameter.data = view
         self._model = model
@@ -696,7 +696,7 @@ class LoopWorker(ProcessWorker):
         samples, self._handed_out = self._handed_out, 0
         if not samples:
             raise InputError("optimizer.step was called twice for one batch of fleet.batches; call it once")
-        seconds = self._stopwatch.stop()
+        seconds = self._stopwatch.stop(samples)
         now = self._clock.now()
         self._books.work.add(self._begun_s, now, samples)
         wanted = self._wanted

@@ -73,6 +73,8 @@ class Config:
     seed: int = 0
     sampling: str = "queue"
     timing_only: bool = False
+    cuda_graphs: bool = False
+    """On a card: record gradients once and replay them, which saves Python's time where micro-batches are short."""
     detail: bool = True
     device: str = "cpu"
     precision: str = "float32"
@@ -124,6 +126,7 @@ class Config:
             seed=self.seed,
             sampling=self.sampling,  # type: ignore[arg-type]  # checked above
             timing_only=self.timing_only,
+            cuda_graphs=self.cuda_graphs,
             detail=self.detail,
             device=self.device,
             precision=self.precision,  # type: ignore[arg-type]  # checked above

@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate, accumulate_until
-from ownpace.core.batches import LrRule, Paces, Rule, Sizing, check_smoothing
+from ownpace.core.batches import LrRule, MicroBatch, Rule, Sizing, check_smoothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +49,14 @@ class AbsSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         rule = LrRule(self.lr_rule, me.batch_size * len(me.workers))
-        paces = Paces(len(me.workers), self.smoothing)
-        batch = await accumulate(me, me.micro_batch)
+        micro = MicroBatch(me.rank, len(me.workers), me.micro_batch, self.micro, self.smoothing)
+        batch = await accumulate(me, micro.next())
         in_flight = me.all_reduce(rule.note(batch))
         while me.training:
-            batch = await accumulate_until(me, in_flight, paces.micro_batch(me.rank, me.micro_batch, self.micro))
+            batch = await accumulate_until(me, in_flight, micro.next())
             total = await in_flight
             me.step(total, **asdict(rule.scaling(total)))
-            paces.take(total.shares)
+            micro.take(total.shares)
             in_flight = me.all_reduce(rule.note(batch))
         total = await in_flight
         me.step(total, **asdict(rule.scaling(total)))

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate, accumulate_until
-from ownpace.core.batches import LrRule, Paces, Rule, Sizing, check_smoothing
+from ownpace.core.batches import LrRule, MicroBatch, Rule, Sizing, check_smoothing
 from ownpace.core.values import union
 
 
@@ -39,17 +39,18 @@ class Acco(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         rule = LrRule(self.lr_rule, me.batch_size * len(me.workers))
-        paces = Paces(len(me.workers), self.smoothing)
-        first = me.all_reduce(rule.note(await accumulate(me, me.micro_batch)))
+        micro = MicroBatch(me.rank, len(me.workers), me.micro_batch, self.micro, self.smoothing)
+        first = me.all_reduce(rule.note(await accumulate(me, micro.next())))
         while me.training:
-            size = paces.micro_batch(me.rank, me.micro_batch, self.micro)
-            batch = await accumulate_until(me, first, size)
+            batch = await accumulate_until(me, first, micro.next())
             estimate = await first
-            paces.take(estimate.shares)
+            micro.take(estimate.shares)
             second = me.all_reduce(rule.note(batch))
             ahead = me.peek(estimate, lr_scale=rule.latest.lr_scale) if estimate.samples else None
-            batch = await accumulate_until(me, second, size, at=ahead)
-            total = union([estimate, await second])
+            batch = await accumulate_until(me, second, micro.next(), at=ahead)
+            addition = await second
+            micro.take(addition.shares)
+            total = union([estimate, addition])
             me.step(total, **asdict(rule.scaling(total)))
             first = me.all_reduce(rule.note(batch))
         total = await first

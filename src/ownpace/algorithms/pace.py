@@ -33,7 +33,7 @@ from typing import ClassVar, Literal
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate, accumulate_until
-from ownpace.core.batches import LrRule, Paces, Rule, Sizing, check_smoothing
+from ownpace.core.batches import LrRule, MicroBatch, Rule, Sizing, check_smoothing
 from ownpace.core.settings import not_negative, positive
 from ownpace.core.values import Gradient
 
@@ -63,27 +63,25 @@ class PaceSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         rule = LrRule(self.lr_rule, me.batch_size * len(me.workers))
-        paces = Paces(len(me.workers), self.smoothing)
+        micro = MicroBatch(me.rank, len(me.workers), me.micro_batch, self.micro, self.smoothing)
         total: Gradient | None = None
         for _ in range(self.warmup):
             if not me.training:
                 return
-            size = paces.micro_batch(me.rank, me.micro_batch, self.micro)
-            total = await me.all_reduce(rule.note(await accumulate(me, size)))
+            total = await me.all_reduce(rule.note(await accumulate(me, micro.next())))
             me.step(total, **asdict(rule.scaling(total)))
-            paces.take(total.shares)
+            micro.take(total.shares)
 
-        batch = await accumulate(me, paces.micro_batch(me.rank, me.micro_batch, self.micro))
+        batch = await accumulate(me, micro.next())
         in_flight = me.all_reduce(rule.note(batch))
         while me.training:
-            size = paces.micro_batch(me.rank, me.micro_batch, self.micro)
             guess = self._guess(me, batch, total)
             ahead = None if guess is None else me.peek(guess, lr_scale=rule.latest.lr_scale)
             del guess
-            batch = await accumulate_until(me, in_flight, size, at=ahead, most=self._most(me, total))
+            batch = await accumulate_until(me, in_flight, micro.next(), at=ahead, most=self._most(me, total))
             total = await in_flight
             me.step(total, **asdict(rule.scaling(total)))
-            paces.take(total.shares)
+            micro.take(total.shares)
             in_flight = me.all_reduce(rule.note(batch))
         total = await in_flight
         me.step(total, **asdict(rule.scaling(total)))

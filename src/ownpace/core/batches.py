@@ -20,6 +20,7 @@ A travels as a note along with the gradient and costs nothing; both estimates ar
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +34,9 @@ Rule = Literal["constant", "linear", "sqrt", "adascale"]
 Sizing = Literal["fixed", "equal-time"]
 TOLERANCE = 0.1
 """By what share a size may be off before it is changed."""
+GRAINS = 16
+"""Into how many grains the largest micro-batch is divided."""
+_FORGET = 0.98
 _SMOOTHING = 0.1
 
 
@@ -102,7 +106,6 @@ class Paces:
 
     def __init__(self, num_workers: int, smoothing: float) -> None:
         self._smoothing = smoothing
-        self._size = 0
         self.samples_per_s = [0.0] * num_workers
         """Of each worker, by rank; 0 as long as nothing is known."""
 
@@ -117,18 +120,57 @@ class Paces:
         """Whether there is a measurement of everybody."""
         return all(self.samples_per_s)
 
-    def micro_batch(self, rank: int, largest: int, sizing: Sizing) -> int:
-        """The samples of one micro-batch of a worker: as given, or so that everybody's take equally long.
 
-        Then the fastest has `largest`, and the others fewer, in proportion to their pace. A size is kept until it is
-        clearly wrong: a card tunes its kernels for every new one.
-        """
-        if sizing == "fixed" or not self.known:
-            return largest
-        size = max(1, round(largest * self.samples_per_s[rank] / max(self.samples_per_s)))
-        if not self._size or abs(size - self._size) > TOLERANCE * self._size:
-            self._size = size
+class MicroBatch:
+    """How large one worker's micro-batches are: as given, or so that everybody's take about equally long.
+
+    Then the fastest worker has the largest, of `largest` samples, which take the time T. A micro-batch of n samples
+    takes a + b·n here; a, what it costs to begin one, shows as soon as sizes have varied. So n = (T − a)/b; but never so few
+    that beginning takes more than a third of the time. A size is kept until it is off by a tenth, and comes in grains:
+    cards tune their kernels for every new one.
+    """
+
+    def __init__(self, rank: int, num_workers: int, largest: int, sizing: Sizing, smoothing: float) -> None:
+        self._rank = rank
+        self._largest = largest
+        self._fixed = sizing == "fixed"
+        self._paces = Paces(num_workers, smoothing)
+        self._size = largest
+        self._given: deque[int] = deque()
+        self._moments = [0.0] * 5
+        self._begin_s = 0.0
+
+    def next(self) -> int:
+        """The size for the next batch. In the order of these calls, `take` is told what came of them."""
+        self._given.append(self._size)
         return self._size
+
+    def take(self, shares: Sequence[Share]) -> None:
+        """Learn from the sum of a batch: what each worker contributed, in which time."""
+        size = self._given.popleft()
+        self._paces.take(shares)
+        if self._fixed or not self._paces.known or not shares[self._rank].seconds:
+            return
+        seconds_per_sample = self._fit(size, size / shares[self._rank].pace)
+        wish = (self._largest / max(self._paces.samples_per_s) - self._begin_s) / seconds_per_sample
+        wish = max(wish, 2 * self._begin_s / seconds_per_sample)
+        grain = max(1, self._largest // GRAINS)
+        wish = min(self._largest, max(1, round(wish / grain) * grain))
+        if abs(wish - self._size) > TOLERANCE * self._size:
+            self._size = int(wish)
+
+    def _fit(self, size: int, seconds: float) -> float:
+        """Take in how long a micro-batch took; returns the time per sample, beginning not counted."""
+        new = (1.0, size, seconds, size * size, size * seconds)
+        self._moments = [_FORGET * old + value for old, value in zip(self._moments, new, strict=True)]
+        weight, n, t, nn, nt = self._moments
+        n, t = n / weight, t / weight
+        variance, covariance = nn / weight - n * n, nt / weight - n * t
+        if variance > (0.1 * n) ** 2 and covariance > 0:
+            self._begin_s = min(max(0.0, t - covariance / variance * n), 0.9 * t)
+        else:
+            self._begin_s = min(_FORGET * self._begin_s, 0.9 * t)
+        return (t - self._begin_s) / n
 
 
 def check_smoothing(smoothing: float) -> None:
@@ -137,4 +179,4 @@ def check_smoothing(smoothing: float) -> None:
         raise InputError(f"smoothing is {smoothing}; it must be above 0 and at most 1")
 
 
-__all__ = ["TOLERANCE", "LrRule", "Paces", "Rule", "Scaling", "Sizing", "check_smoothing"]
+__all__ = ["GRAINS", "TOLERANCE", "LrRule", "MicroBatch", "Paces", "Rule", "Scaling", "Sizing", "check_smoothing"]

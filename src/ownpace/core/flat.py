@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from ownpace.core.captured import CapturedGradients
 from ownpace.core.errors import InputError
 from ownpace.core.task import Task
 from ownpace.core.values import Shard
@@ -26,6 +27,19 @@ class Layer:
     start: int
     stop: int
     shape: torch.Size
+    channels_last: bool = False
+    """Whether its values lie in the order of torch's channels-last format, which cards prefer for convolutions."""
+
+    def view(self, part: Tensor) -> Tensor:
+        """Its range of a flat vector, in its own shape."""
+        if not self.channels_last:
+            return part.view(self.shape)
+        outputs, inputs, height, width = self.shape
+        return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+
+    def flatten(self, tensor: Tensor) -> Tensor:
+        """The other way round."""
+        return (tensor.permute(0, 2, 3, 1) if self.channels_last else tensor).reshape(-1)
 
 
 class Layout:
@@ -43,19 +57,19 @@ class Layout:
         if len({p.dtype for _, p in parameters}) > 1:
             given = ", ".join(sorted({str(p.dtype) for _, p in parameters}))
             raise InputError(f"the model's parameters are of several types ({given}); convert them to one")
-        self._lay_out([(name, parameter.shape) for name, parameter in parameters])
+        self._lay_out([(name, parameter.shape, _channels_last(parameter)) for name, parameter in parameters])
 
     @classmethod
-    def of(cls, shapes: Sequence[tuple[str, torch.Size]]) -> Layout:
-        """The layout of layers with these names and shapes, in this order."""
+    def of(cls, shapes: Sequence[tuple[str, torch.Size, bool]]) -> Layout:
+        """The layout of layers with these names and shapes, in this order; some of them channels-last."""
         layout = cls.__new__(cls)
         layout._lay_out(shapes)
         return layout
 
-    def _lay_out(self, shapes: Sequence[tuple[str, torch.Size]]) -> None:
+    def _lay_out(self, shapes: Sequence[tuple[str, torch.Size, bool]]) -> None:
         layers, start = [], 0
-        for name, shape in shapes:
-            layers.append(Layer(name, start, start + shape.numel(), shape))
+        for name, shape, channels_last in shapes:
+            layers.append(Layer(name, start, start + shape.numel(), shape, channels_last))
             start += shape.numel()
         self.layers = tuple(layers)
         self.size = start
@@ -63,9 +77,8 @@ class Layout:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Each layer of a flat vector, in its own shape."""
-        return [
-            part.view(layer.shape) for part, layer in zip(flat.split_with_sizes(self._sizes), self.layers, strict=True)
-        ]
+        parts = flat.split_with_sizes(self._sizes)
+        return [layer.view(part) for part, layer in zip(parts, self.layers, strict=True)]
 
     def shards(self, count: int) -> tuple[Shard, ...]:
         """Divide the vector into contiguous ranges of whole layers, of sizes as equal as that allows.
@@ -93,8 +106,11 @@ class FlatModel:
         self.task = task
         self.autocast = autocast
         self.module = task.model().to(device)
+        if device.type == "cuda":
+            self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.layout = Layout(self.module)
-        self.initial = torch.cat([p.detach().reshape(-1) for p in self._trainable()])
+        parameters = zip(self.layout.layers, self._trainable(), strict=True)
+        self.initial = torch.cat([layer.flatten(parameter.detach()) for layer, parameter in parameters])
         self._parameters = self._trainable()
         self._buffers = [
             (submodule, name)
@@ -133,10 +149,19 @@ class FlatModel:
         loss, seed = self._forward(inputs, targets)
         parts = torch.autograd.grad(loss, self._parameters, seed, allow_unused=True)
         flat = [
-            torch.zeros_like(parameter).view(-1) if part is None else part.reshape(-1)
-            for parameter, part in zip(self._parameters, parts, strict=True)
+            torch.zeros_like(parameter).reshape(-1) if part is None else layer.flatten(part)
+            for layer, parameter, part in zip(self.layout.layers, self._parameters, parts, strict=True)
         ]
         return torch.cat(flat, out=out), loss.detach()
+
+    def capture(self, buffers: Buffers) -> CapturedGradients:
+        """Gradients of this model that are recorded on a card and replayed; `buffers` are those of the one worker."""
+        captured = CapturedGradients(self._into, self.initial)
+        self.bind(captured.values, buffers)
+        return captured
+
+    def _into(self, inputs: Tensor, targets: Tensor, out: Tensor) -> Tensor:
+        return self.gradient(inputs, targets, out)[1]
 
     def gradient_by_layer(
         self,
@@ -174,7 +199,7 @@ class FlatModel:
         if self.autocast is None:
             loss = self.task.objective(self.module, inputs, targets)
         else:
-            with torch.autocast(inputs.device.type, self.autocast):
+            with torch.autocast(inputs.device.type, self.autocast, cache_enabled=False):  # each weight is used once
                 loss = self.task.objective(self.module, inputs, targets)
         # The sum is n times the mean: scaling the scalar where the backward pass begins costs nothing.
         seed = self._seeds.get(samples)
@@ -188,6 +213,14 @@ class FlatModel:
             torch.stack(copies).mean(0) if copies[0].is_floating_point() else torch.stack(copies).amax(0)
             for copies in zip(*workers, strict=True)
         ]
+
+
+def _channels_last(parameter: Tensor) -> bool:
+    return (
+        parameter.dim() == 4
+        and parameter.is_contiguous(memory_format=torch.channels_last)
+        and not parameter.is_contiguous()
+    )
 
 
 class _ByLayer:

@@ -85,7 +85,7 @@ class FlatOptimizer:
     def __init__(self, layout: Layout, shard: Shard, like: Tensor, build: Build) -> None:
         layers = [layer for layer in layout.layers if shard.start <= layer.start < shard.stop]
         self._sizes = [layer.stop - layer.start for layer in layers]
-        self._shapes = [layer.shape for layer in layers]
+        self._layers = layers
         self._whole = False
         self._parameters = [nn.Parameter(view) for view in self._views(torch.empty_like(like))]
         self._optimizer = build(self._parameters)
@@ -179,7 +179,8 @@ class FlatOptimizer:
     def _views(self, flat: Tensor) -> list[Tensor]:
         if self._whole:
             return [flat]
-        return [part.view(shape) for part, shape in zip(flat.split_with_sizes(self._sizes), self._shapes, strict=True)]
+        parts = flat.split_with_sizes(self._sizes)
+        return [layer.view(part) for part, layer in zip(parts, self._layers, strict=True)]
 
     def _let_go(self) -> None:
         """Keep no memory between calls: parameters and gradients are the caller's."""

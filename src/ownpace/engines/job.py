@@ -48,6 +48,9 @@ class Job:
     timing_only: bool = False
     precision: Precision = "float32"
     """What forward passes are computed in; parameters and gradients are what the model has."""
+    cuda_graphs: bool = False
+    """On a card: record the gradient of each size of micro-batch once and replay it. For models that do the same in
+    every forward pass."""
     detail: bool = True
     """Whether every compute, transfer, wait and update is recorded, or only evaluations and sums."""
     device: str = "cpu"
@@ -117,6 +120,8 @@ class Job:
             )
         if self.target is None and self.stop_at_target:
             raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
+        if self.cuda_graphs and torch.device(self.device).type != "cuda":
+            raise InputError(f"cuda_graphs needs a card, but device is '{self.device}'; use device cuda, or drop it")
         if self.micro_batch is not None and self.micro_batch > self.batch_size:
             raise InputError(
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "

@@ -68,7 +68,7 @@ class Terms:
     @property
     def layout(self) -> Layout:
         """Of the model's parameters."""
-        return Layout.of([(layer.name, layer.shape) for layer in self.layers])
+        return Layout.of([(layer.name, layer.shape, layer.channels_last) for layer in self.layers])
 
     def roll(self) -> Roll:
         """Who takes part."""
@@ -95,7 +95,7 @@ class Terms:
             "algorithm": [kind.__module__, kind.__qualname__, asdict(self.algorithm)],  # type: ignore[call-overload]
             "workers": self.workers,
             "num_servers": self.num_servers,
-            "layers": [[layer.name, list(layer.shape)] for layer in self.layers],
+            "layers": [[layer.name, list(layer.shape), layer.channels_last] for layer in self.layers],
             "dtype": self.dtype,
             "optimizer": [type(self.optimizer).__name__, optimizer],
             "samples": self.samples,
@@ -122,7 +122,7 @@ class Terms:
             algorithm=algorithm,
             workers=tuple(content["workers"]),
             num_servers=content["num_servers"],
-            layers=Layout.of([(name, torch.Size(shape)) for name, shape in content["layers"]]).layers,
+            layers=Layout.of([(name, torch.Size(shape), last) for name, shape, last in content["layers"]]).layers,
             dtype=content["dtype"],
             optimizer=optimizer,
             samples=content["samples"],
@@ -366,6 +366,7 @@ def run_worker(
             sampler=make_sampler(job.sampling, len(train), len(roll.workers), job.seed, counters.taking(0)),
             processor=None if machine.machine.samples_per_s is None else Processor(machine, rank, job.seed),
             stopwatch=Stopwatch(device, membership.clock),
+            graphs=job.cuda_graphs,
         )
         introduce(node, fingerprint(terms, job.task.__class__.__name__))
         share_parameters(node)
@@ -406,7 +407,8 @@ def introduce(node: ProcessNode, fingerprint: Mapping[str, str]) -> None:
 def fingerprint(terms: Terms, task: str) -> dict[str, str]:
     """What must be the same on all workers, in words that a difference can be told in."""
     layout = terms.layout
-    shapes = hashlib.sha256(repr([(layer.name, tuple(layer.shape)) for layer in layout.layers]).encode())
+    layers = [(layer.name, tuple(layer.shape), layer.channels_last) for layer in layout.layers]
+    shapes = hashlib.sha256(repr(layers).encode())
     optimizer = terms.optimizer
     if isinstance(optimizer, OptimizerCopy):
         settings = [{k: v for k, v in sorted(group.items()) if not isinstance(v, dict)} for group in optimizer.groups]

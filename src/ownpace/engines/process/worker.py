@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ownpace.core import events
 from ownpace.core.asking import Pending
+from ownpace.core.batches import GRAINS
 from ownpace.core.errors import DivergenceError
 from ownpace.core.flat import FlatModel, Layout
 from ownpace.core.sampling import Sampler
@@ -92,17 +93,19 @@ class TaskWorker(ProcessWorker):
         sampler: Sampler,
         processor: Processor | None,
         stopwatch: Stopwatch,
+        graphs: bool = False,
     ) -> None:
         super().__init__(seat, holding, batch_size, micro_batch)
         self.model = model
         self.buffers = model.new_buffers()
+        self._captured = model.capture(self.buffers) if graphs else None
         self._train = train
         self._sampler = sampler
         self._processor = processor
         self._stopwatch = stopwatch
         self._asked: Computed | None = None
         self._overslept_s = 0.0
-        self.card = Card(seat.like.device)
+        self.card = Card(seat.like.device, ahead=0 if graphs else 1)
 
     # ---- what an algorithm asks for ----
 
@@ -152,6 +155,10 @@ class TaskWorker(ProcessWorker):
     def warm_up(self) -> None:
         """Compute one gradient for nothing, so that what is made on first use is there when time begins."""
         size = min(self.micro_batch, len(self._train))
+        if self._captured is not None:
+            for part in range(1, GRAINS + 1):
+                self._record(torch.arange(max(1, size * part // GRAINS)))
+            return
         self.model.bind(self.holding.values, self.model.new_buffers())
         samples = self._train.pick(torch.arange(size))
         if len(self.holding.values) > _LARGE:
@@ -161,9 +168,19 @@ class TaskWorker(ProcessWorker):
         if self._seat.like.device.type == "cuda":
             torch.cuda.synchronize(self._seat.like.device)
 
+    def _record(self, indices: Tensor) -> None:
+        """Record the gradient of as many samples as these, if it is not yet; nothing else changes."""
+        assert self._captured is not None
+        if not self._captured.knows(len(indices)):
+            before = [buffer.clone() for buffer in self.buffers]
+            self._captured.set(self.holding.values)
+            self._captured.record(*self._train.pick(indices))
+            for buffer, value in zip(self.buffers, before, strict=True):
+                buffer.copy_(value)
+
     def _overlaps(self, ring: Ring) -> bool:
         """Whether buckets leave during the backward pass: there are several, and nobody prescribes the pace."""
-        return self._processor is None and ring.size > 1 and len(ring.buckets) > 1
+        return self._processor is None and self._captured is None and ring.size > 1 and len(ring.buckets) > 1
 
     def _settle(self) -> None:
         if self._asked is not None:
@@ -183,6 +200,10 @@ class TaskWorker(ProcessWorker):
         begun, indices = self._begin(asked)
         inputs, targets = self._train.pick(indices)
         values = self.holding.values
+        if self._captured is not None:
+            replayed, loss = self._captured.gradient(inputs, targets)
+            more = 0 if asked.plus is None else asked.plus.total
+            return self._end(asked, begun, torch.add(replayed, more, out=out), loss.clone())
         if values.device.type == "cpu" and len(values) > _LARGE:  # layer by layer: the whole is never there twice
             total = torch.empty_like(values) if out is None else out
             plus = None if asked.plus is None else asked.plus.total
@@ -214,14 +235,19 @@ class TaskWorker(ProcessWorker):
         if self._processor is not None:
             self._overslept_s, overslept = 0.0, self._overslept_s
             ready, asked.end_s = self._processor.compute(ready - overslept, asked.samples)
-        self.model.bind(self.holding.values if asked.at is None else asked.at.values, self.buffers)
+        values = self.holding.values if asked.at is None else asked.at.values
+        if self._captured is None:
+            self.model.bind(values, self.buffers)
+        else:
+            self._record(indices)
+            self._captured.set(values)
         self._stopwatch.start()
         return ready, indices
 
     def _end(self, asked: Computed, begun: float, total: Tensor, loss: Tensor) -> Gradient:
-        if self.buffers:
+        if self.buffers and self._captured is None:
             self.buffers[:] = self.model.take_buffers()
-        seconds = self._stopwatch.stop()
+        seconds = self._stopwatch.stop(asked.samples)
         now = self._clock.now()
         if self._processor is not None and asked.end_s >= now:
             seconds = asked.end_s - begun
@@ -270,11 +296,12 @@ class Card:
     """How far Python runs ahead of a card: it queues one micro-batch while another is computed, and no more.
 
     If it waited for each, the card would idle while the next is being queued. If it never did, it would ask whether a
-    sum is there long before the gradients for the next one are. On a CPU, nothing is ever queued.
+    sum is there long before the gradients for the next one are. A graph is queued in no time: there, it waits for each.
+    On a CPU, nothing is ever queued.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, ahead: int) -> None:
+        self._ahead = ahead
         self._cuda = device.type == "cuda"
         self._queued: deque[torch.cuda.Event] = deque()
         self._loss: Tensor | None = None
@@ -288,14 +315,14 @@ class Card:
         event.record()
         self._queued.append(event)
         before, self._loss = self._loss, loss
-        if not look or before is None or len(self._queued) > 2:
+        if not look or before is None or len(self._queued) > 1 + self._ahead:
             return None
         with torch.cuda.stream(self._stream):  # not behind what is queued
             return float(before)
 
     def catch_up(self) -> None:
-        """Wait until only the latest of what was queued is left."""
-        while len(self._queued) > 1:
+        """Wait until no more is queued than may be."""
+        while len(self._queued) > self._ahead:
             self._queued.popleft().synchronize()
 
 
@@ -306,8 +333,8 @@ class Stopwatch:
         self._clock = clock
         self._cuda = device.type == "cuda"
         self._start_s = 0.0
-        self._seconds = 0.0
-        self._pairs: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._seconds_per_sample = 0.0
+        self._pairs: deque[tuple[torch.cuda.Event, torch.cuda.Event, int]] = deque()
         self._begun: torch.cuda.Event | None = None
 
     def start(self) -> None:
@@ -318,18 +345,18 @@ class Stopwatch:
         else:
             self._start_s = self._clock.now()
 
-    def stop(self) -> float:
-        """Seconds since the start; on a card, of the latest work that it has finished by now."""
+    def stop(self, samples: int) -> float:
+        """Seconds since the start, for so many samples; on a card, as the latest work took that it has finished."""
         if not self._cuda:
             return self._clock.now() - self._start_s
         assert self._begun is not None
         ended = torch.cuda.Event(enable_timing=True)
         ended.record()
-        self._pairs.append((self._begun, ended))
+        self._pairs.append((self._begun, ended, samples))
         while self._pairs and self._pairs[0][1].query():
-            begun, ended = self._pairs.popleft()
-            self._seconds = begun.elapsed_time(ended) / 1000
-        return self._seconds
+            begun, ended, computed = self._pairs.popleft()
+            self._seconds_per_sample = begun.elapsed_time(ended) / 1000 / computed
+        return self._seconds_per_sample * samples
 
 
 def check_finite(who: str, samples: int, loss: float, total: Tensor, layout: Layout, *, all_: bool) -> None:

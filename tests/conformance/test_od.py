@@ -1,0 +1,513 @@
+"""OD-SGD against a second, plain statement of it, and what must hold of it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conformance.plain import (
+    AWKWARD,
+    MESSAGE_BYTES,
+    TASK,
+    Draws,
+    Model,
+    Result,
+    Setting,
+    Step,
+    assert_same,
+    engine,
+    gradient_sum,
+    spied,
+    updates,
+)
+from torch import Tensor
+
+from ownpace import make_algorithm
+from ownpace.core.events import Compute
+from ownpace.fleet import Fleet, Machine, Network, paces
+from ownpace.testing import simulate
+
+FORMS = ("server", "all-reduce")
+both_forms = pytest.mark.parametrize("form", FORMS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """The local step: x = W_t − η_l·u, u = s·g + wd·W_t + λ'(s·g)² ⊙ (W_t − W_{t−1}), and momentum if it knows it."""
+
+    kind: str = "plain"
+    lr: float = 1.0
+    """η_l / η."""
+    scale: str = "one"
+    """s: one, or a share of 1/N."""
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    compensation: float = 0.0
+    """λ: λ' = λ for compensated, λ/√MS for adaptive."""
+    decay: float = 0.9
+    """m, of MS."""
+
+    def parameters(self) -> dict[str, object]:
+        """In the algorithm's words."""
+        return {
+            "local": self.kind,
+            "local_lr": self.lr,
+            "scale": self.scale,
+            "local_momentum": self.momentum,
+            "local_weight_decay": self.weight_decay,
+            "compensation": self.compensation,
+            "decay": self.decay,
+        }
+
+
+# The reference -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Arrival:
+    """W after an update, as it comes to a worker."""
+
+    weights: Tensor
+    version: int
+    samples: int
+    lr: float
+    staleness: int
+
+
+@dataclass
+class Worker:
+    """What one worker knows."""
+
+    global_weights: Tensor
+    """W_t."""
+    point: Tensor
+    """x_t, where it computes."""
+    lr: float
+    version: int = 0
+    samples: int = 0
+    previous: Tensor | None = None
+    """W_{t−1}, since the first update."""
+    previous_ahead: Tensor | None = None
+    """W_{t−1}, since the first local step."""
+    squares: Tensor | float = 0.0
+    """MS."""
+    iteration: int = 0
+    left: int = 0
+    total: Tensor | None = None
+    waiting: bool = False
+    arrived: deque[Arrival] = field(default_factory=deque)
+    out_free: float = 0.0
+    in_free: float = 0.0
+
+
+class OneStepLate:
+    """A run, as a loop over a heap of (time, number, what happened, rank, what came)."""
+
+    def __init__(self, setting: Setting, local: Local, warmup: int, form: str) -> None:
+        self.setting, self.local, self.warmup, self.form = setting, local, warmup, form
+        self.model = Model(setting)
+        self.draws = Draws(setting.seed)
+        start = self.model.weights
+        self.workers = [Worker(start, start, self.model.lr) for _ in setting.paces]
+        self.server_out_free = self.server_in_free = 0.0
+        self.ring_free = 0.0
+        self.gradients: dict[int, dict[int, tuple[Tensor, int]]] = {}
+        self.steps: dict[int, Step] = {}
+        self._heap: list[tuple[float, int, str, int, object]] = []
+        self._numbers = itertools.count()
+
+    def run(self) -> Result:
+        for rank in range(len(self.workers)):
+            self._begin(0.0, rank)
+        while self._heap:
+            now, _, what, rank, came = heapq.heappop(self._heap)
+            worker = self.workers[rank]
+            if what == "computed" and worker.left:
+                self._compute(now, rank)
+            elif what == "computed":
+                self._computed(now, rank)
+            elif what == "pushed":
+                self._gather(now, rank, came)
+            elif what == "summed":
+                for each in range(len(self.workers)):
+                    self._arrive(now, each, came)
+            else:
+                self._arrive(now, rank, came)
+        return Result(self.model.weights, [self.steps[version] for version in sorted(self.steps)])
+
+    def _at(self, time: float, what: str, rank: int, came: object = None) -> None:
+        heapq.heappush(self._heap, (time, next(self._numbers), what, rank, came))
+
+    # a worker
+
+    def _begin(self, now: float, rank: int) -> None:
+        worker = self.workers[rank]
+        if worker.samples < self.setting.samples:
+            worker.total = torch.zeros(TASK.dimensions, dtype=torch.float64)
+            worker.left = self.setting.batch_size
+            self._compute(now, rank)
+
+    def _compute(self, now: float, rank: int) -> None:
+        worker = self.workers[rank]
+        size = min(worker.left, self.setting.micro)
+        worker.left -= size
+        worker.total += gradient_sum(worker.point, self.draws.take(size))
+        self._at(now + size / self.setting.paces[rank], "computed", rank)
+
+    def _computed(self, now: float, rank: int) -> None:
+        """g_t is there: start its push and do not wait, but for W_t itself."""
+        worker = self.workers[rank]
+        push = (worker.iteration, worker.total, worker.version)
+        if self.form == "server":
+            self._at(self._to_server(now, worker), "pushed", rank, push)
+        else:
+            self._gather(now, rank, push)
+        if worker.iteration == self.warmup:  # the first of those that are late: W_t is what it was computed at
+            self._step_ahead(now, rank)
+        else:
+            worker.waiting = True
+            self._take_arrived(now, rank)
+
+    def _arrive(self, now: float, rank: int, came: Arrival) -> None:
+        self.workers[rank].arrived.append(came)
+        self._take_arrived(now, rank)
+
+    def _take_arrived(self, now: float, rank: int) -> None:
+        """The global weights are overwritten by those of one more update."""
+        worker = self.workers[rank]
+        if not worker.arrived:
+            return
+        over = worker.samples >= self.setting.samples  # only what is still under way comes in
+        if not worker.waiting and not over:
+            return
+        new = worker.arrived.popleft()
+        if self.form == "all-reduce" and new.version not in self.steps:  # whoever is first makes the update known
+            self.steps[new.version] = Step(now, self.setting.num_workers * self.setting.batch_size, new.staleness)
+        worker.previous = worker.global_weights
+        worker.global_weights, worker.version = new.weights, new.version
+        worker.samples, worker.lr = new.samples, new.lr
+        worker.waiting = False
+        if over:
+            return
+        if worker.iteration < self.warmup:
+            worker.iteration += 1
+            worker.point = worker.global_weights
+            self._begin(now, rank)
+        else:
+            self._step_ahead(now, rank)
+        if worker.samples >= self.setting.samples:
+            self._take_arrived(now, rank)
+
+    def _step_ahead(self, now: float, rank: int) -> None:
+        """x_{t+1} out of W_t, g_t and W_{t−1}."""
+        worker, local = self.workers[rank], self.local
+        w = worker.global_weights
+        s = 1.0 if local.scale == "one" else 1 / self.setting.num_workers
+        g = s * worker.total / self.setting.batch_size
+        u = g + local.weight_decay * w
+        moved = torch.zeros_like(w) if worker.previous_ahead is None else w - worker.previous_ahead
+        worker.previous_ahead = w
+        worker.squares = local.decay * worker.squares + (1 - local.decay) * g**2 + 1e-7
+        if local.kind == "compensated":
+            u = u + local.compensation * g**2 * moved
+        elif local.kind == "adaptive":
+            u = u + local.compensation / worker.squares**0.5 * g**2 * moved
+        worker.point = w - local.lr * worker.lr * u
+        if worker.previous is not None:
+            worker.point = worker.point + local.momentum * (w - worker.previous)
+        worker.iteration += 1
+        self._begin(now, rank)
+
+    # everybody together
+
+    def _gather(self, now: float, rank: int, push: tuple[int, Tensor, int]) -> None:
+        """The full barrier: one update when every worker's gradient of this iteration is there."""
+        iteration, total, version = push
+        there = self.gradients.setdefault(iteration, {})
+        there[rank] = (total, version)
+        if len(there) < len(self.workers):
+            return
+        num_samples = self.setting.num_workers * self.setting.batch_size
+        staleness = iteration - min(version for _, version in there.values())
+        self.model.step(sum(total for total, _ in there.values()) / num_samples, num_samples)
+        new = Arrival(self.model.weights, iteration + 1, self.model.samples, self.model.lr, staleness)
+        if self.form == "server":
+            self.steps[new.version] = Step(now, num_samples, staleness)
+            for each, worker in enumerate(self.workers):
+                self._at(self._from_server(now, worker), "answered", each, new)
+        else:
+            self.ring_free = max(now, self.ring_free) + self.setting.ring_seconds
+            self._at(self.ring_free, "summed", 0, new)
+
+    # Links: both directions take one message after the other; a message takes up its receiver's way from the moment at
+    # which it was sent off, and is there when it is through on both sides, a latency later.
+
+    @property
+    def _message_seconds(self) -> float:
+        return MESSAGE_BYTES / self.setting.bandwidth
+
+    def _to_server(self, now: float, worker: Worker) -> float:
+        start = max(now, worker.out_free)
+        worker.out_free = start + self._message_seconds
+        self.server_in_free = max(now, self.server_in_free) + self._message_seconds
+        return max(worker.out_free, self.server_in_free) + self.setting.latency
+
+    def _from_server(self, now: float, worker: Worker) -> float:
+        start = max(now, self.server_out_free)
+        self.server_out_free = start + self._message_seconds
+        worker.in_free = max(now, worker.in_free) + self._message_seconds
+        return max(self.server_out_free, worker.in_free) + self.setting.latency
+
+
+# Against the reference ---------------------------------------------------------------------------------------------
+
+
+@st.composite
+def drawn_settings(draw: st.DrawFn) -> Setting:
+    whole_paces = draw(st.lists(st.integers(200, 5000), min_size=1, max_size=5))
+    batch_size = draw(st.integers(1, 12))
+    return Setting(
+        paces=tuple(pace + extra for pace, extra in zip(whole_paces, AWKWARD, strict=False)),
+        batch_size=batch_size,
+        micro_batch=draw(st.none() | st.integers(1, batch_size)),
+        samples=draw(st.integers(1, 60 * batch_size)),
+        lr=draw(st.floats(0.01, 0.05)),
+        momentum=draw(st.sampled_from([0.0, 0.5, 0.9])),
+        weight_decay=draw(st.sampled_from([0.0, 0.1])),
+        cosine=draw(st.booleans()),
+        bandwidth=draw(st.integers(2_000, 1_000_000)) + math.pi,
+        latency=draw(st.sampled_from([0.0, 1.7e-4, 3.1e-2])),
+        seed=draw(st.integers(0, 1000)),
+    )
+
+
+local_steps = st.builds(
+    Local,
+    kind=st.sampled_from(["plain", "compensated", "adaptive"]),
+    lr=st.floats(0, 2),
+    scale=st.sampled_from(["one", "share"]),
+    momentum=st.sampled_from([0.0, 0.7]),
+    weight_decay=st.sampled_from([0.0, 0.03]),
+    compensation=st.sampled_from([0.2, 1.5]),
+    decay=st.sampled_from([0.0, 0.8]),
+)
+
+
+@both_forms
+@settings(max_examples=40)
+@given(drawn_settings(), local_steps, st.integers(0, 6))
+def test_workers_step_ahead_while_the_update_is_under_way(form, setting, local, warmup):
+    if local.momentum:
+        warmup = 0  # see test_the_local_momentum_knows_the_warm_up
+    outcome, events = engine(setting, "od", form=form, warmup=warmup, **local.parameters())
+    assert_same(outcome, events, OneStepLate(setting, local, warmup, form).run())
+
+
+# The local step alone ----------------------------------------------------------------------------------------------
+
+FOUR = Setting(paces=tuple(1000 + extra for extra in AWKWARD[:4]), samples=160, lr=0.1)
+
+
+def point_by_hand(w: Tensor, moved: Tensor, g: Tensor, *, compensation: float, decay: float, scale: float) -> Tensor:
+    """W_t − η_l(s·g + wd·W_t + λ(s·g)² ⊙ (W_t − W_{t−1}))."""
+    return w - FOUR.lr * (scale * g + decay * w + compensation * (scale * g) ** 2 * moved)
+
+
+def test_compensation_decay_and_scale_are_not_mistaken_for_each_other():
+    algorithm, records = spied(
+        "od", warmup=0, form="all-reduce", local="compensated", compensation=1.3, local_weight_decay=0.6, scale="share"
+    )
+    engine(FOUR, algorithm)
+    for record in records.values():
+        # x_3, out of W_2, W_1 and g_2; the parameters held while x_t is computed at are W_{t−1}.
+        w, moved = record.held[3].double(), (record.held[3] - record.held[2]).double()
+        g = record.sums[2].gradient.mean.double()
+        for values in itertools.permutations((1.3, 0.6, 0.25)):
+            x = point_by_hand(w, moved, g, **dict(zip(("compensation", "decay", "scale"), values, strict=True)))
+            right = values == (1.3, 0.6, 0.25)
+            assert torch.allclose(record.points[3].double(), x, rtol=1e-5, atol=1e-6) == right
+
+
+@pytest.mark.parametrize("kind", ["compensated", "adaptive"])
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_the_first_compensation_term_is_zero(kind, warmup):
+    points = []
+    for local in ("plain", kind):
+        algorithm, records = spied("od", warmup=warmup, form="all-reduce", local=local, compensation=2.0)
+        engine(FOUR, algorithm)
+        points.append(records[0].points)
+    plain, other = points
+    for t in range(warmup + 2):  # the last of them is the first that is computed after a local step
+        assert torch.equal(plain[t], other[t])
+    assert not torch.equal(plain[warmup + 1], records[0].held[warmup + 1])
+    assert not torch.equal(plain[warmup + 2], other[warmup + 2])
+
+
+@pytest.mark.parametrize(("scale", "local_lr"), [("one", 1.0), ("share", 4.0)])
+def test_the_local_weights_are_the_next_global_ones_on_average(scale, local_lr):
+    """μ = 0, wd = 0, s·η_l = η: mean_k x_{t+1}^k = W_{t+1}, whatever the workers' paces."""
+    algorithm, records = spied("od", warmup=0, form="all-reduce", scale=scale, local_lr=local_lr)
+    engine(replace(FOUR, paces=(4003.0, 2005.0, 1007.0, 1009.0)), algorithm)
+    num = len(records[0].steps)
+    assert num > 5
+    for t in range(num - 1):
+        points = torch.stack([records[rank].points[t + 1] for rank in range(4)])
+        torch.testing.assert_close(points.mean(0), records[0].steps[t].after, rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(points[0], points[1], rtol=1e-5, atol=1e-6)
+
+
+# Special cases -----------------------------------------------------------------------------------------------------
+
+
+def values(name: str, setting: Setting, **parameters: object) -> Tensor:
+    return engine(setting, name, **parameters)[0].model["at"]
+
+
+@both_forms
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_the_warm_up_is_sync_bit_for_bit(form, micro_batch):
+    setting = Setting(
+        paces=(4003.0, 2005.0, 1007.0, 1009.0),
+        samples=160,
+        micro_batch=micro_batch,
+        lr=0.05,
+        momentum=0.9,
+        weight_decay=0.1,
+        cosine=True,
+    )
+    outcome, events = engine(setting, "od", form=form, warmup=10)
+    assert torch.equal(outcome.model["at"], values("sync", setting))
+    assert [update.staleness for update in updates(events)] == [0] * 10
+    # An iteration less of warm-up is the first that is late: the test would notice.
+    assert not torch.equal(values("od", setting, form=form, warmup=8), values("sync", setting))
+
+
+@both_forms
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_one_worker_without_momentum_is_sequential_sgd(form, warmup):
+    setting = Setting(paces=(1000.0,), lr=0.2, cosine=True)
+    ours = values("od", setting, form=form, warmup=warmup)
+    expected = sequential(setting)
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def sequential(setting: Setting) -> Tensor:
+    """Plain SGD of one worker, with as many updates as OD-SGD makes: one is still under way at the end."""
+    model, draws = Model(setting), Draws(setting.seed)
+    for _ in range(math.ceil(setting.samples / setting.batch_size) + 1):
+        gradient = gradient_sum(model.weights, draws.take(setting.batch_size)) / setting.batch_size
+        model.step(gradient, setting.batch_size)
+    return model.weights
+
+
+MOMENTUM = Setting(paces=(1000.0,), lr=0.05, momentum=0.9, weight_decay=0.1)
+
+
+@both_forms
+def test_one_worker_with_momentum_is_sequential_if_its_local_step_knows_it(form):
+    expected = sequential(MOMENTUM)
+    plain = values("od", MOMENTUM, form=form, warmup=0, local_weight_decay=0.1)
+    knowing = values("od", MOMENTUM, form=form, warmup=0, local_weight_decay=0.1, local_momentum=0.9)
+    assert (plain.double() - expected).abs().max() > 0.05
+    torch.testing.assert_close(knowing.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="LocalStep begins to remember W after the warm-up, so its first step lacks μ(W_t − W_{t−1})",
+)
+@both_forms
+def test_the_local_momentum_knows_the_warm_up(form):
+    knowing = values("od", MOMENTUM, form=form, warmup=5, local_weight_decay=0.1, local_momentum=0.9)
+    torch.testing.assert_close(knowing.double(), sequential(MOMENTUM), rtol=1e-4, atol=1e-5)
+
+
+@both_forms
+def test_without_a_local_step_it_is_pipe_sgd(form):
+    """With samples of one's own, timing does not matter; the all-reduce form takes the same time, too."""
+    job = {
+        "fleet": paces(4003, 2005, 1007, 1009, jitter=0.2),
+        "sampling": "iid",
+        "lr": 0.02,
+        "momentum": 0.9,
+        "weight_decay": 0.1,
+        "samples": 800,
+        "micro_batch": 3,
+    }
+    ours, ours_events = simulate(make_algorithm("od", {"warmup": 0, "local_lr": 0, "form": form}), **job)
+    pipe, pipe_events = simulate(make_algorithm("pipe"), **job)
+    assert torch.equal(ours.model["at"], pipe.model["at"])
+    if form == "all-reduce":
+        assert [event.t for event in updates(ours_events)] == [event.t for event in updates(pipe_events)]
+    stepping, _ = simulate(make_algorithm("od", {"warmup": 0, "form": form}), **job)
+    assert not torch.allclose(stepping.model["at"], pipe.model["at"], rtol=1e-3)
+
+
+# Time --------------------------------------------------------------------------------------------------------------
+
+
+def periods(events: list) -> list[float]:
+    """From update to update, once everything is under way."""
+    return [b.t - a.t for a, b in itertools.pairwise(updates(events)[5:-1])]
+
+
+@pytest.mark.parametrize(("compute_s", "communicate_s"), [(1.0, 0.25), (1.0, 0.875), (0.25, 1.0), (1.0, 1.0)])
+def test_a_period_is_the_longer_of_computing_and_communicating(compute_s, communicate_s):
+    setting = Setting(paces=(4 / compute_s,) * 4, samples=400).with_ring(communicate_s)
+    _, events = engine(setting, "od", form="all-reduce", warmup=0)
+    assert periods(events) == pytest.approx([max(compute_s, communicate_s)] * len(periods(events)))
+    _, events = engine(setting, "od", form="all-reduce", warmup=1000)
+    assert periods(events) == pytest.approx([compute_s + communicate_s] * len(periods(events)))
+
+
+@pytest.mark.parametrize(("compute_s", "message_s", "latency_s"), [(1.0, 0.1, 0.0), (1.0, 0.01, 0.4), (0.1, 0.1, 0.3)])
+def test_with_a_server_nobody_waits_for_what_takes_less_than_computing(compute_s, message_s, latency_s):
+    setting = Setting(paces=(4 / compute_s,) * 4, samples=400, bandwidth=MESSAGE_BYTES / message_s, latency=latency_s)
+    communicate_s = 2 * (4 * message_s + latency_s)
+    _, events = engine(setting, "od", warmup=0)
+    late = sum(periods(events)) / len(periods(events))
+    if compute_s >= communicate_s:
+        assert late == pytest.approx(compute_s)
+    else:  # the pushes of one iteration may overlap with the answers of the one before: links carry both ways
+        assert compute_s < late < communicate_s
+    # Synchronously: four answers one after the other, then computing, then the push of whoever was answered last.
+    _, events = engine(setting, "od", warmup=1000)
+    together = compute_s + 5 * message_s + 2 * latency_s
+    assert periods(events) == pytest.approx([together] * len(periods(events)))
+
+
+def most_ahead(form: str, fleet: Fleet) -> int:
+    """By how many iterations anybody was ever ahead of the slowest, when beginning one."""
+    _, events = simulate(make_algorithm("od", {"warmup": 0, "form": form}), fleet, samples=400, lr=0.01)
+    computed = [event for event in events if isinstance(event, Compute)]
+    ahead = 0
+    for event in computed:
+        mine = sum(other.who == event.who and other.t < event.t for other in computed)
+        done = Counter({worker.name: 0 for worker in fleet.workers})
+        done.update(other.who for other in computed if other.until <= event.t + 1e-12)
+        ahead = max(ahead, mine - min(done.values()))
+    return ahead
+
+
+@both_forms
+@settings(max_examples=20)
+@given(
+    speeds=st.lists(st.floats(200, 4000), min_size=2, max_size=5),
+    jitter=st.sampled_from([0.0, 0.5]),
+    latency_s=st.sampled_from([0.0, 1e-2]),
+)
+def test_nobody_is_more_than_one_iteration_ahead_of_the_slowest(form, speeds, jitter, latency_s):
+    machines = tuple(Machine(samples_per_s=speed, jitter=jitter) for speed in speeds)
+    assert most_ahead(form, Fleet(machine=machines, network=Network(latency_s=latency_s))) <= 1
+
+
+@both_forms
+def test_but_one_iteration_ahead_is_what_the_fast_are(form):
+    assert most_ahead(form, paces(4000, 1000, jitter=0.0)) == 1
