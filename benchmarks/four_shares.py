@@ -11,6 +11,7 @@ Snapshots are taken at the same samples in all ways and judged after the run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--targets", default="0.75,0.8,0.82,0.84")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--graphs", action="store_true", help="CUDA graphs for our ways")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds after which a run is given up")
     parser.add_argument("--tune", action="store_true", help="cuDNN's autotuning for our ways, too")
     parser.add_argument("-p", "--parameter", action="append", default=[], help="WAY.NAME=VALUE of an algorithm")
     parser.add_argument("--json", type=Path, default=Path("four_shares.json"))
@@ -69,7 +71,7 @@ def main() -> None:
         result = measure(options, job)
         found.append({**job, **result})
         brief = {key: value for key, value in result.items() if key not in ("curve", "error")}
-        print(f"{time.perf_counter() - started:5.1f} s  {job}  {brief} {result.get('error', '')[-600:]}", flush=True)
+        print(f"{time.perf_counter() - started:5.1f} s  {job}  {brief} {result.get('error', '')}", flush=True)
         options.json.write_text(json.dumps(found))
         if job["way"] == "plain":
             options.speeds = result["rates"]
@@ -108,9 +110,16 @@ def measure(options: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
         command += [] if options.micro is None else ["--micro", str(options.micro)]
         command += [part for parameter in options.parameter for part in ("-p", parameter)]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
-        ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=240)
+        output = Path(folder) / "output.txt"
+        with output.open("w") as sink:
+            try:
+                subprocess.run(
+                    command, env=environment, check=False, stdout=sink, stderr=sink, timeout=options.patience
+                )
+            except subprocess.TimeoutExpired:
+                pass
         if not found.exists():
-            return {"error": (ran.stdout + ran.stderr)[-3000:]}
+            return {"error": output.read_text()[-6000:]}
         result: dict[str, Any] = json.loads(found.read_text())
     return result
 

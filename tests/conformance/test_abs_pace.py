@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from ownpace import make_algorithm
 from ownpace.core.batches import LrRule
-from ownpace.core.events import Compute, Event, Update
+from ownpace.core.events import Compute, Event
 from ownpace.core.optimizer import OptimizerSpec
 from ownpace.core.sampling import Permutations
 from ownpace.core.schedule import Schedule
@@ -310,7 +310,7 @@ def test_acco_speculates_with_one_half_and_commits_with_both(setting, sizing, ru
 # What must hold of ABS-SGD -----------------------------------------------------------------------------------------
 
 UNEVEN = Setting(
-    paces=(4003.0, 2005.0, 1007.0, 1009.0), batch_size=8, samples=2000, lr=0.02, momentum=0.5, latency=2e-3
+    paces=(4003.0, 2005.0, 1007.0, 1009.0), batch_size=8, samples=3600, lr=0.02, momentum=0.5, latency=2e-3
 )
 late = pytest.mark.parametrize(
     ("name", "parameters"),
@@ -376,7 +376,7 @@ def test_replicas_are_the_same_bit_for_bit_after_every_update(name, parameters):
 
 def test_replicas_are_the_same_on_processes():
     outcome, events = run_on(
-        "process", make_algorithm("pace"), paces(3000, 1500, 700, jitter=0.2), samples=2000, momentum=0.9, lr=0.02
+        "process", make_algorithm("pace"), paces(3000, 1000, jitter=0.2), samples=1600, momentum=0.9, lr=0.02
     )
     assert outcome.error is None
     assert summarize(events).replicas_identical is True
@@ -495,26 +495,28 @@ def test_the_table_of_times(name, seconds, sum_s, micro_batches, period):
 
 @pytest.mark.parametrize("name", ["abs", "pace", "acco"])
 def test_a_sum_that_takes_twice_as_long_changes_no_throughput(name):
-    rates = []
+    rates = {name: [], "sync": []}
     for sum_s in (0.02, 0.04, 0.08):
-        setting = Setting(paces=(4000.0, 2000.0, 1000.0, 1000.0), batch_size=8).with_ring(sum_s)
-        _, events = simulate(
-            make_algorithm(name), fleet_of(setting), task=TASK, samples=400_000, batch_size=8, timing_only=True
-        )
-        rates.append(summarize(events).samples_per_s)
-        idle = [1 - busy for busy in summarize(events).busy.values()]
-        assert max(idle) < 1e-9
-    assert rates == pytest.approx([8000] * 3, rel=0.005)
-    # Without overlap, four times the sum would have cost: sync waits for it.
-    _, events = simulate(make_algorithm("sync"), fleet_of(setting), task=TASK, samples=8000, timing_only=True)
-    assert summarize(events).samples_per_s < 500
+        setting = Setting(paces=(4000.0, 2000.0, 1000.0, 1000.0)).with_ring(sum_s)
+        for each, so_far in rates.items():
+            _, events = simulate(
+                make_algorithm(each), fleet_of(setting), task=TASK, samples=20_000, batch_size=16, timing_only=True
+            )
+            made = updates(events)[10:-2]
+            so_far.append((made[-1].total_samples - made[0].total_samples) / (made[-1].t - made[0].t))
+            if each == name:
+                assert min(summarize(events).busy.values()) > 1 - 1e-9
+    assert rates[name] == pytest.approx([8000] * 3, rel=0.01)
+    assert rates["sync"][0] > 2 * rates["sync"][2]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", ["abs", "pace"])
 def test_nothing_but_the_last_sum_is_missing_to_the_limit(name, preset):
     """Nobody ever waits, so only what is under way at the end is not counted."""
-    _, events = simulate(make_algorithm(name), PRESETS[preset][1], seconds=160.0, batch_size=32, timing_only=True)
+    _, events = simulate(
+        make_algorithm(name), PRESETS[preset][1], seconds=48.0, batch_size=64, timing_only=True, detail=False
+    )
     summary = summarize(events)
     assert 0.98 <= summary.share_of_limit <= 1.02
     assert min(summary.busy.values()) > 0.999
@@ -576,17 +578,20 @@ def final_distance(name: str, num_workers: int, h: float, mu: float, num_updates
     ],
 )
 def test_the_largest_stable_learning_rate(name, num_workers, predict, mu, limit):
-    """The matrix of the linear recursion says where the limit is and how fast a run comes or goes on either side."""
+    """The matrix of the linear recursion says where the limit is, and how fast a run comes or goes on either side.
+
+    The table's figures are cut off after the second place.
+    """
     alpha = 1.0 if predict == "own" else 1 / num_workers
-    stable = [h for h in np.arange(0.0025, 4.2, 0.005) if radius(name, h, mu, alpha) < 1]
-    assert max(stable) == pytest.approx(limit, abs=0.0055)
+    exact = next(h for h in np.arange(0.0005, 4.2, 0.001) if radius(name, h, mu, alpha) > 1)
+    assert limit <= exact < limit + 0.011
     parameters = {} if predict is None else {"predict": predict}
-    for h, below in ((0.97 * limit, True), (1.03 * limit, False)):
+    for h, below in ((0.96 * exact, True), (1.04 * exact, False)):
         rate = radius(name, h, mu, alpha)
         assert (rate < 1) == below
-        num_updates = math.ceil(math.log(1e4) / abs(math.log(rate)))  # a factor of ten thousand, either way
+        num_updates = math.ceil(math.log(1e3) / abs(math.log(rate)))  # a factor of a thousand, either way
         distance = final_distance(name, num_workers, h, mu, num_updates, **parameters)
-        assert distance < 0.02 if below else distance > 50
+        assert distance < 0.05 if below else distance > 20
 
 
 # What must hold of Pace-SGD ----------------------------------------------------------------------------------------
@@ -601,8 +606,8 @@ def test_the_largest_stable_learning_rate(name, num_workers, predict, mu, limit)
             lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9, weight_decay=0.01),
         ),
         (
-            OptimizerSpec(name="adamw", lr=0.02, weight_decay=0.1, schedule=Schedule(shape="cosine")),
-            lambda parameters: torch.optim.AdamW(parameters, lr=0.02, weight_decay=0.1),
+            OptimizerSpec(name="adamw", lr=0.05, weight_decay=0.1, schedule=Schedule(shape="cosine")),
+            lambda parameters: torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1),
         ),
     ],
     ids=["sgd", "adamw"],
@@ -610,13 +615,8 @@ def test_the_largest_stable_learning_rate(name, num_workers, predict, mu, limit)
 def test_alone_it_is_the_optimizer_itself(predict, optimizer, by_hand):
     """The prediction is exact: what is under way is all there is."""
     task, num_updates = Quadratic(), 100
-    outcome, events = simulate(
-        make_algorithm("pace", {"predict": predict}),
-        paces(1000, jitter=0.2),
-        task=task,
-        optimizer=optimizer,
-        samples=8 * (num_updates - 1),
-    )
+    alone = {"fleet": paces(1000, jitter=0.2), "samples": 8 * (num_updates - 1)}
+    outcome, events = simulate(make_algorithm("pace", {"predict": predict}), task=task, optimizer=optimizer, **alone)
     assert len(updates(events)) == num_updates
     model = task.model()
     ours = by_hand(model.parameters())
@@ -628,10 +628,8 @@ def test_alone_it_is_the_optimizer_itself(predict, optimizer, by_hand):
         ours.step()
     torch.testing.assert_close(outcome.model["at"], model.at.detach(), rtol=1e-4, atol=1e-6)
     # ABS-SGD is late even then.
-    late_one, _ = simulate(
-        make_algorithm("abs"), paces(1000, jitter=0.2), task=task, optimizer=optimizer, samples=8 * (num_updates - 1)
-    )
-    assert not torch.allclose(late_one.model["at"], model.at.detach(), rtol=1e-2, atol=1e-3)
+    late_one, _ = simulate(make_algorithm("abs"), task=task, optimizer=optimizer, **alone)
+    assert (late_one.model["at"] - model.at.detach()).abs().max() > 1e-3
 
 
 @settings(max_examples=20)
@@ -804,7 +802,7 @@ def test_adascale_moves_the_schedule_by_what_was_gained(name):
     algorithm, records = spied(name, lr_rule="adascale", micro="fixed")
     fleet = paces(4003, 2005, 1007, 1009, jitter=0.0, network=Network(latency_s=2e-3))
     spec = OptimizerSpec(lr=0.05, schedule=Schedule(shape="linear"))
-    simulate(algorithm, fleet, task=TASK, optimizer=spec, samples=600, batch_size=8)
+    simulate(algorithm, fleet, task=TASK, optimizer=spec, samples=1000, batch_size=8)
     steps = records[0].steps[:10]
     assert len(steps) == 10
     reference, position = 32, 0.0
@@ -821,7 +819,7 @@ def test_adascale_moves_the_schedule_by_what_was_gained(name):
         gains.append(r)
         assert committed.lr_scale == pytest.approx(r, rel=1e-4)
         assert committed.advance == pytest.approx(r * reference, rel=1e-4)
-        assert committed.lr == pytest.approx(0.05 * max(0.0, 1 - position / 600), rel=1e-4, abs=1e-9)
+        assert committed.lr == pytest.approx(0.05 * max(0.0, 1 - position / 1000), rel=1e-4, abs=1e-9)
         position += r * reference
         moved = committed.before - committed.after
         torch.testing.assert_close(moved, committed.lr * r * committed.gradient.mean, rtol=1e-3, atol=1e-6)
@@ -831,8 +829,10 @@ def test_adascale_moves_the_schedule_by_what_was_gained(name):
 # The bound ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("lr", "num_updates"), [(0.5, 30), (0.5, 400), (0.1, 30), (0.1, 400)])
-def test_the_bound_on_the_mean_squared_gradient(lr, num_updates):
+@pytest.mark.parametrize(
+    ("lr", "num_updates", "num_runs"), [(0.5, 20, 20), (0.5, 300, 2), (0.1, 20, 20), (0.1, 300, 2)]
+)
+def test_the_bound_on_the_mean_squared_gradient(lr, num_updates, num_runs):
     """avg E‖∇f‖² ≤ (8/5)[Δ/(ηT) + (ηLσ²/2)(1 + ηL)·avg(1/n_t)], for η ≤ 1/2L and μ = 0."""
     task = Quadratic(dimensions=2, noise=3.0)
     a = task.curvatures.double()
@@ -841,7 +841,7 @@ def test_the_bound_on_the_mean_squared_gradient(lr, num_updates):
     variance = float((a * inputs).square().sum(1).mean())  # of one sample's gradient, the same everywhere
     gap = float((0.5 * a * torch.ones(2) ** 2).sum())  # f(w_0) − min f, since the samples' mean is 0
     squares, inverse_sizes = [], []
-    for seed in range(12):
+    for seed in range(num_runs):
         algorithm, records = spied("abs")
         fleet = paces(4003, 2005, 1007, jitter=0.3, network=Network(latency_s=1e-3))
         samples = num_updates * 12
@@ -859,7 +859,7 @@ def test_the_bound_on_the_mean_squared_gradient(lr, num_updates):
         for committed in records[0].steps:
             squares.append(float((a * committed.before).square().sum()))
             inverse_sizes.append(1 / committed.gradient.samples)
-    num_steps = len(squares) / 12
+    num_steps = len(squares) / num_runs
     noise_term = lr * smoothness * variance / 2 * (1 + lr * smoothness) * np.mean(inverse_sizes)
     bound = 8 / 5 * (gap / (lr * num_steps) + noise_term)
     assert 0.1 * bound < np.mean(squares) <= bound

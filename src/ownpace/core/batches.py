@@ -125,9 +125,9 @@ class MicroBatch:
     """How large one worker's micro-batches are: as given, or so that everybody's take about equally long.
 
     Then the fastest worker has the largest, of `largest` samples, which take the time T. A micro-batch of n samples
-    takes a + b·n here; a, what it costs to begin one, shows as soon as sizes have varied. So n = (T − a)/b; but never so few
-    that beginning takes more than a third of the time. A size is kept until it is off by a tenth, and comes in grains:
-    cards tune their kernels for every new one.
+    takes a + b·n here; a, what it costs to begin one, shows as soon as sizes have varied. So n = (T − a)/b; but never so
+    few that beginning takes more than a third of the time. A size is kept until it is off by a tenth, and comes in
+    grains: cards tune their kernels for every new one.
     """
 
     def __init__(self, rank: int, num_workers: int, largest: int, sizing: Sizing, smoothing: float) -> None:

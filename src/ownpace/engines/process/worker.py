@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Generator
 from typing import Any, TypeVar
@@ -26,6 +27,9 @@ from ownpace.engines.process.nodes import ProcessWorker, Seat
 from ownpace.engines.process.pending import Reduced
 
 B = TypeVar("B", Gradient, Tensor)
+_LEAD_S = 0.0015
+"""How long before a graph is done the next one is queued."""
+_NAP_S = 0.0001
 _LARGE = 1_000_000
 """Parameters; from there on, looking at all of a gradient costs something."""
 
@@ -105,7 +109,7 @@ class TaskWorker(ProcessWorker):
         self._stopwatch = stopwatch
         self._asked: Computed | None = None
         self._overslept_s = 0.0
-        self.card = Card(seat.like.device, ahead=0 if graphs else 1)
+        self.card = Card(seat.like.device, lead_s=_LEAD_S if graphs else math.inf)
 
     # ---- what an algorithm asks for ----
 
@@ -259,7 +263,7 @@ class TaskWorker(ProcessWorker):
         if self._books.detail:
             self._books.event(events.Compute(begun, end, self.name, samples, asked.versions[0]))
         known: float | Tensor = loss * samples
-        seen = self.card.see(loss, look=self._books.due(now))
+        seen = self.card.see(loss, seconds, look=self._books.due(now))
         if loss.device.type == "cpu":
             known = float(known)
         if seen is not None:
@@ -296,34 +300,42 @@ class Card:
     """How far Python runs ahead of a card: it queues one micro-batch while another is computed, and no more.
 
     If it waited for each, the card would idle while the next is being queued. If it never did, it would ask whether a
-    sum is there long before the gradients for the next one are. A graph is queued in no time: there, it waits for each.
-    On a CPU, nothing is ever queued.
+    sum is there long before the gradients for the next one are. So it goes on `lead_s` before a micro-batch is expected
+    to be done: at once, if queueing takes long; a moment before, if it is a graph. On a CPU, nothing is ever queued.
     """
 
-    def __init__(self, device: torch.device, ahead: int) -> None:
-        self._ahead = ahead
+    def __init__(self, device: torch.device, lead_s: float) -> None:
+        self._lead_s = lead_s
+        self._done_s = 0.0
         self._cuda = device.type == "cuda"
         self._queued: deque[torch.cuda.Event] = deque()
         self._loss: Tensor | None = None
         self._stream = torch.cuda.Stream(device) if self._cuda else None
 
-    def see(self, loss: Tensor, *, look: bool) -> float | None:
+    def see(self, loss: Tensor, seconds: float, *, look: bool) -> float | None:
         """Note what was queued; returns the loss of what is known to be computed, or None where looking would wait."""
         if not self._cuda:
             return float(loss)
+        self._done_s = max(self._done_s, time.monotonic()) + seconds
         event = torch.cuda.Event()
         event.record()
         self._queued.append(event)
         before, self._loss = self._loss, loss
-        if not look or before is None or len(self._queued) > 1 + self._ahead:
+        if not look or before is None or len(self._queued) > 2:
             return None
         with torch.cuda.stream(self._stream):  # not behind what is queued
             return float(before)
 
     def catch_up(self) -> None:
-        """Wait until no more is queued than may be."""
-        while len(self._queued) > self._ahead:
+        """Wait until the latest of what was queued is all that is left, and is soon done."""
+        while len(self._queued) > 1:
             self._queued.popleft().synchronize()
+        while self._queued and time.monotonic() < self._done_s - self._lead_s:
+            if self._queued[0].query():
+                self._done_s = time.monotonic()
+                self._queued.popleft()
+            else:
+                time.sleep(_NAP_S)
 
 
 class Stopwatch:
