@@ -11,7 +11,7 @@ Snapshots are taken at the same samples in all ways and judged after the run.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import gc
 import json
 import os
 import socket
@@ -33,6 +33,7 @@ from ownpace.core.events import Evaluation
 from ownpace.core.sampling import Permutations
 from ownpace.core.schedule import Schedule
 from ownpace.core.task import Task
+from ownpace.run import execute
 from ownpace.tasks import Cifar10
 from ownpace.tasks.images import ByteImages
 from ownpace.tasks.models import IMAGE_MODELS
@@ -45,36 +46,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["rates", "accuracy"])
     parser.add_argument("--shares", default="40,20,10,10", help="percent of the GPU for each process")
-    parser.add_argument("--ways", default="plain,ddp,ddp-split,sync,balanced,abs,pace")
+    parser.add_argument(
+        "--ways", default="ddp,ddp-split,sync,balanced,abs,pace", help="or with parameters, as in pace+predict=own"
+    )
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--micro", type=int, default=None, help="largest micro-batch of abs and pace")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each way, for rates")
     parser.add_argument("--lrs", default="0.1,0.2,0.4")
+    parser.add_argument("--lrs-of", action="append", default=[], help="others for one way, as in abs=0.02,0.05")
     parser.add_argument("--epochs", default="8")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--targets", default="0.75,0.8,0.82,0.84")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--graphs", action="store_true", help="CUDA graphs for our ways")
-    parser.add_argument("--patience", type=float, default=120.0, help="seconds after which a run is given up")
+    parser.add_argument("--patience", type=float, default=500.0, help="seconds after which all is given up")
     parser.add_argument("--tune", action="store_true", help="cuDNN's autotuning for our ways, too")
-    parser.add_argument("-p", "--parameter", action="append", default=[], help="WAY.NAME=VALUE of an algorithm")
     parser.add_argument("--json", type=Path, default=Path("four_shares.json"))
-    parser.add_argument("--job", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if "RANK" in os.environ:
-        run_rank(options, json.loads(options.job))
+        run_rank(options)
         return
-    found: list[dict[str, Any]] = []
-    for job in rates_jobs(options) if options.what == "rates" else accuracy_jobs(options):
-        started = time.perf_counter()
-        result = measure(options, job)
-        found.append({**job, **result})
-        brief = {key: value for key, value in result.items() if key not in ("curve", "error")}
-        print(f"{time.perf_counter() - started:5.1f} s  {job}  {brief} {result.get('error', '')}", flush=True)
-        options.json.write_text(json.dumps(found))
-        if job["way"] == "plain":
-            options.speeds = result["rates"]
+    plain = measure(options, [{"way": "plain", "seconds": 3.0, "lr": 0.05}])
+    options.speeds = plain[0]["rates"]
+    jobs = list(rates_jobs(options) if options.what == "rates" else accuracy_jobs(options))
+    found = [*plain, *measure(options, jobs)]
+    options.json.write_text(json.dumps(found))
     show = show_rates if options.what == "rates" else show_accuracy
     show(options, found)
 
@@ -85,55 +83,58 @@ def rates_jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def accuracy_jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    yield {"way": "plain", "seconds": 3.0, "lr": 0.05}
+    own = dict(text.split("=", 1) for text in options.lrs_of)
     for seed in options.seeds.split(","):
         for epochs in options.epochs.split(","):
-            for lr in options.lrs.split(","):
-                for way in options.ways.split(","):
+            for way in options.ways.split(","):
+                for lr in own.get(way, options.lrs).split(","):
                     yield {"way": way, "lr": float(lr), "epochs": float(epochs), "seed": int(seed)}
 
 
-def measure(options: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
+def measure(options: argparse.Namespace, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Do these one after the other, in the same four processes."""
     shares = options.shares.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "found.json"
-        job = {**job, "speeds": getattr(options, "speeds", None)}
+        found, listed = Path(folder) / "found.jsonl", Path(folder) / "jobs.json"
+        listed.write_text(json.dumps({"jobs": jobs, "speeds": getattr(options, "speeds", None)}))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(len(shares))]
-        command += ["--master-addr", "127.0.0.1", "--master-port", port, __file__, options.what]
-        command += ["--shares", options.shares, "--model", options.model, "--batch", str(options.batch)]
-        command += ["--device", options.device, "--json", str(found), "--job", json.dumps(job)]
-        command += ["--tune"] if options.tune else []
-        command += ["--graphs"] if options.graphs else []
-        command += [] if options.micro is None else ["--micro", str(options.micro)]
-        command += [part for parameter in options.parameter for part in ("-p", parameter)]
+        command += ["--master-addr", "127.0.0.1", "--master-port", port, __file__, *sys.argv[1:]]
+        command += ["--json", str(found), "--jobs", str(listed)]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
-        output = Path(folder) / "output.txt"
-        with output.open("w") as sink:
-            try:
-                subprocess.run(
-                    command, env=environment, check=False, stdout=sink, stderr=sink, timeout=options.patience
-                )
-            except subprocess.TimeoutExpired:
-                pass
-        if not found.exists():
-            return {"error": output.read_text()[-6000:]}
-        result: dict[str, Any] = json.loads(found.read_text())
-    return result
+        process = subprocess.Popen(command, env=environment)
+        try:
+            process.wait(options.patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        return [json.loads(line) for line in found.read_text().splitlines()]
 
 
-def run_rank(options: argparse.Namespace, job: dict[str, Any]) -> None:
+def run_rank(options: argparse.Namespace) -> None:
     rank = int(os.environ["RANK"])
     os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = options.shares.split(",")[rank]
-    torch.backends.cudnn.benchmark = options.tune or job["way"] in ("plain", "ddp", "ddp-split")
+    dist.init_process_group("gloo")
     task: Task = Noise(options.model) if options.what == "rates" else Cifar10(model_name=options.model)
-    way: Way = Script(options, job, task) if job["way"] in ("plain", "ddp", "ddp-split") else Ours(options, job, task)
-    result = way.run()
-    if rank == 0:
-        options.json.write_text(json.dumps(result))
-    if dist.is_initialized():
+    listed = json.loads(options.jobs.read_text())
+    for job in listed["jobs"]:
+        started = time.perf_counter()
+        theirs = job["way"] in ("plain", "ddp", "ddp-split")
+        torch.backends.cudnn.benchmark = theirs or options.tune
+        way = Script(options, job, task, listed["speeds"]) if theirs else Ours(options, job, task, listed["speeds"])
+        try:
+            result = way.run()
+        except ownpace.OwnpaceError as error:
+            result = {"error": str(error)}
+        if rank == 0:
+            brief = {key: value for key, value in result.items() if key not in ("curve", "busy")}
+            print(f"{time.perf_counter() - started:5.1f} s  {job}  {brief}", flush=True)
+            with options.json.open("a") as sink:
+                sink.write(json.dumps({**job, **result}) + "\n")
+        gc.collect()
+        if options.device == "cuda":
+            torch.cuda.empty_cache()
         dist.barrier()
     os._exit(0)  # gloo's threads sometimes trip over a Python that is being taken down
 
@@ -141,14 +142,14 @@ def run_rank(options: argparse.Namespace, job: dict[str, Any]) -> None:
 class Way:
     """One way of training, as one rank sees it."""
 
-    def __init__(self, options: argparse.Namespace, job: dict[str, Any], task: Task) -> None:
-        self.options, self.job, self.task = options, job, task
+    def __init__(self, options: argparse.Namespace, job: dict[str, Any], task: Task, speeds: list[float]) -> None:
+        self.options, self.job, self.task, self.speeds = options, job, task, speeds
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.device = torch.device(options.device)
         self.samples: int | None = None
         if "epochs" in job:
             self.samples = int(job["epochs"] * len(task.train_samples()))
-            self.eval_every = self.samples // 40
+            self.eval_every = self.samples // 25
             self.warmup = self.samples // 8
         self.seed = job.get("seed", 0)
 
@@ -161,16 +162,16 @@ class Ours(Way):
 
     def run(self) -> dict[str, Any]:
         job, options = self.job, self.options
-        own = [text.partition(".")[2] for text in options.parameter if text.startswith(job["way"] + ".")]
+        name, *own = job["way"].split("+")
         events: list[Any] = []
         config = ownpace.Config(
-            algorithm=job["way"],
+            algorithm=name,
             parameters=dict(text.split("=", 1) for text in own),
             task=self.task,
             engine="process",
             fleet=f"x{self.world}",
             batch_size=options.batch,
-            micro_batch=options.micro if job["way"] in ("abs", "pace", "acco") else None,
+            micro_batch=options.micro if name in ("abs", "pace", "acco") else None,
             samples=self.samples,
             seconds=job.get("seconds"),
             lr=job["lr"],
@@ -183,11 +184,9 @@ class Ours(Way):
             seed=self.seed,
             device=str(self.device),
             precision="bfloat16" if self.device.type == "cuda" else "float32",
-            cuda_graphs=options.graphs,
+            cuda_graphs=options.graphs and name in ("abs", "pace", "acco"),
             detail=False,
         )
-        from ownpace.run import execute
-
         result = execute(config, on_event=events.append)
         summary = result.summary
         curve = [(e.t, e.samples, e.accuracy) for e in events if isinstance(e, Evaluation)]
@@ -207,7 +206,6 @@ class Script(Way):
     """The loop that anybody would write, alone or with DistributedDataParallel."""
 
     def run(self) -> dict[str, Any]:
-        dist.init_process_group("gloo")
         torch.manual_seed(0)
         self.train = self.task.train_samples().to(self.device)
         model = self.task.model().to(self.device)
@@ -215,16 +213,17 @@ class Script(Way):
             model = model.to(memory_format=torch.channels_last)
         batch, weight = self.options.batch, 1.0
         if self.job["way"] == "ddp-split":
-            speeds = self.job["speeds"]
+            speeds = self.speeds
             whole = self.world * self.options.batch
             batch = max(8, round(whole * speeds[self.rank] / sum(speeds) / 8) * 8)
             weight = batch * self.world / whole
         module = model if self.job["way"] == "plain" else DistributedDataParallel(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=self.job["lr"], momentum=MOMENTUM, weight_decay=DECAY)
+        state = self._keep(model)
         for _ in range(3):  # kernels are chosen, memory is taken, buckets are made
             self._backward(module, torch.arange(batch), 0.0)
             optimizer.zero_grad()
-        state = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(state)
         steps, seconds, snapshots = self._loop(module, model, optimizer, batch, weight)
         mine = torch.tensor([steps * batch / seconds], dtype=torch.float64)
         rates = [torch.zeros_like(mine) for _ in range(self.world)]
@@ -236,7 +235,6 @@ class Script(Way):
             "seconds": seconds,
         }
         if self.rank == 0 and snapshots:
-            del state
             result["curve"] = [(t, done, self._judge(model, kept)) for t, done, kept in snapshots]
             result["accuracy"] = result["curve"][-1][2]
         return result
@@ -290,7 +288,7 @@ class Script(Way):
         (loss * weight).backward()
 
     def _keep(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
-        return {name: value.detach().cpu() for name, value in model.state_dict().items()}
+        return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
 
     def _judge(self, model: torch.nn.Module, kept: dict[str, torch.Tensor]) -> float | None:
         model.load_state_dict(kept)

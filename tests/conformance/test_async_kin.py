@@ -11,14 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-
-from ownpace import make_algorithm
-from ownpace.core.events import Compute, Event
-from ownpace.core.optimizer import OptimizerSpec
-from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
-from ownpace.tasks import Digits
-from ownpace.testing import simulate
 from tests.conformance.plain_server import (
     AWKWARD,
     OwnData,
@@ -36,6 +28,14 @@ from tests.conformance.plain_server import (
     start,
     updates,
 )
+from torch import Tensor
+
+from ownpace import make_algorithm
+from ownpace.core.events import Compute, Event
+from ownpace.core.optimizer import OptimizerSpec
+from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
+from ownpace.tasks import Digits
+from ownpace.testing import simulate
 
 Move = Callable[[Tensor, Tensor], Tensor]
 """An inner optimizer: from parameters and a mean gradient to the next parameters."""

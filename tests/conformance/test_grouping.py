@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.conformance.plain_server import (
+    AWKWARD,
+    ServerLoop,
+    Setting,
+    assert_same,
+    drawn_settings,
+    engine,
+    updates,
+)
 from torch import Tensor
 
 from ownpace import make_algorithm
@@ -22,15 +31,6 @@ from ownpace.engines.virtual.runner import VirtualRun
 from ownpace.fleet import Fault, Fleet, Machine, Network, ServerMachine, Slowdown, paces
 from ownpace.tasks import Digits, Quadratic
 from ownpace.testing import simulate
-from tests.conformance.plain_server import (
-    AWKWARD,
-    ServerLoop,
-    Setting,
-    assert_same,
-    drawn_settings,
-    engine,
-    updates,
-)
 
 Groups = Sequence[Sequence[int]]
 INSTANT = Network(bandwidth_bytes_per_s=1e12, latency_s=0.0)
@@ -384,6 +384,23 @@ def test_the_criterion_alone_degenerates(seed: int) -> None:
     assert len(cluster(speeds.tolist(), 11, 0.0)) == 11
 
 
+def test_fewer_groups_win_where_more_gain_too_little() -> None:
+    """Two pairs far apart, 1.35 times inside. Between over within, each per degree of freedom: two beat three."""
+    samples_per_s = [1000, 1350, 4e6, 5.4e6]
+    logs = [math.log(pace) for pace in samples_per_s]
+    far, near = logs[2] - logs[0], logs[1] - logs[0]
+    two = far**2 / (2 * near**2 / 2 / 2)
+    three = (far**2 + near**2 / 2) / 2 / (near**2 / 2 / 1)
+    assert two > three
+    assert cluster(samples_per_s, 3, 0.25) == ((2, 3), (0, 1))
+
+
+def test_everybody_is_where_the_mean_is_nearest() -> None:
+    """The widest gap, from 0 to 1.2, is no good border: 1.2 is nearer to 0 than to the mean of the others."""
+    logs = [0, 1.2, 2.2, 3.2, 4.2, 5.2]
+    assert cluster([math.exp(log) for log in logs], 2, 0.25) == ((2, 3, 4, 5), (0, 1))
+
+
 @settings(max_examples=50)
 @given(st.lists(st.floats(10, 1e5), min_size=1, max_size=12), st.integers(1, 5), st.sampled_from([0.1, 0.25, 1.0]))
 def test_groups_are_few_far_apart_and_complete(samples_per_s: list[float], max_groups: int, min_gap: float) -> None:
@@ -440,6 +457,39 @@ def test_groups_follow_a_change_of_pace(regroup_every: int) -> None:
     assert together(events, 2.0, 3.0) == (after if regroup_every else before)
 
 
+@st.composite
+def restless_fleets(draw: st.DrawFn) -> Fleet:
+    """Paces that look different at every measurement, and up to four servers of any bandwidth."""
+    bandwidths = st.floats(1e5, 1e9)
+    machines = st.builds(Machine, samples_per_s=st.floats(100, 5000), jitter=st.sampled_from([0.3, 2.0]))
+    return Fleet(
+        machine=tuple(draw(st.lists(machines, min_size=1, max_size=6))),
+        network=Network(bandwidth_bytes_per_s=draw(bandwidths), latency_s=draw(st.floats(0, 1e-2))),
+        server=tuple(
+            draw(st.lists(st.builds(ServerMachine, bandwidth_bytes_per_s=bandwidths), min_size=1, max_size=4))
+        ),
+    )
+
+
+@settings(max_examples=20)
+@given(restless_fleets(), st.integers(1, 5), st.integers(1, 3), st.booleans(), st.integers(0, 100))
+def test_regrouping_loses_nobody_and_nothing(
+    fleet: Fleet, regroup_every: int, prerun: int, hand: bool, seed: int
+) -> None:
+    parameters = {"regroup_every": regroup_every, "prerun": prerun, "min_gap": 0.1}
+    if hand:
+        parameters["groups"] = by_hand([range(len(fleet.workers))])
+    algorithm = make_algorithm("grouping", parameters)
+    outcome, events = simulate(algorithm, fleet, task=Digits(), samples=800, seed=seed, timing_only=True)
+    assert outcome.error is None
+    computed = sum(event.samples for event in events if isinstance(event, Compute))
+    applied = Counter()
+    for update in updates(events):
+        applied[update.who] += update.samples
+        assert update.staleness >= 0
+    assert applied == {f"server-{number}": computed for number in range(len(fleet.server))}
+
+
 # Data --------------------------------------------------------------------------------------------------------------
 
 
@@ -467,7 +517,7 @@ def drawn_by_each(samples_per_s: Sequence[float], parameters: dict[str, object])
         algorithm=make_algorithm("grouping", parameters),
         task=Quadratic(num_samples=400),
         fleet=fleet,
-        seconds=4 * 400 / min(samples_per_s),
+        seconds=400 / min(samples_per_s),
         batch_size=8,
         sampling="shards",
     )

@@ -11,13 +11,6 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
-from ownpace import make_algorithm
-from ownpace.algorithms.wp import WpSgd
-from ownpace.core.errors import InputError
-from ownpace.core.events import Compute
-from ownpace.fleet import Fleet, Machine, Network
-from ownpace.testing import simulate
 from tests.conformance.plain_server import (
     AWKWARD,
     OwnData,
@@ -33,6 +26,13 @@ from tests.conformance.plain_server import (
     start,
     updates,
 )
+
+from ownpace import make_algorithm
+from ownpace.algorithms.wp import WpSgd
+from ownpace.core.errors import InputError
+from ownpace.core.events import Compute
+from ownpace.fleet import Fleet, Machine, Network
+from ownpace.testing import simulate
 
 RULES = ("exp", "exp2", "count", "equal", "optimal")
 
@@ -241,9 +241,7 @@ def test_one_shot_stops_everybody_when_word_of_the_fastest_has_come(latency: flo
 
 
 @settings(max_examples=10)
-@given(
-    st.integers(1, 5), st.sampled_from(["exp", "exp2", "count", "optimal"]), st.integers(1, 12), st.integers(0, 100)
-)
+@given(st.integers(1, 5), st.sampled_from(["exp", "exp2", "count", "optimal"]), st.integers(1, 12), st.integers(0, 100))
 def test_equal_progress_is_simuparallel(num_workers: int, rule: str, steps: int, seed: int) -> None:
     fleet = Fleet(machine=(Machine(samples_per_s=1000, count=num_workers),))
     job = {"samples": 400, "seed": seed, "momentum": 0.5, "lr": 0.05}

@@ -125,8 +125,8 @@ class MicroBatch:
     """How large one worker's micro-batches are: as given, or so that everybody's take about equally long.
 
     Then the fastest worker has the largest, of `largest` samples, which take the time T. A micro-batch of n samples
-    takes a + b·n here; a, what it costs to begin one, shows as soon as sizes have varied. So n = (T − a)/b; but never so
-    few that beginning takes more than a third of the time. A size is kept until it is off by a tenth, and comes in
+    takes a + b·n here; a, what it costs to begin one, shows as soon as sizes have varied. So n = (T − a)/b; but never
+    so few that beginning takes more than a third of the time. A size is kept until it is off by a tenth, and comes in
     grains: cards tune their kernels for every new one.
     """
 

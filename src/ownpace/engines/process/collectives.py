@@ -229,12 +229,14 @@ def finish(works: Sequence[Any], group: str, on_tick: Callable[[], None]) -> Non
         MachineDied: A member is gone.
     """
     for work in works:
+        over = False
         while work is not None:
             try:
                 work.wait(_TICK)
                 break
             except RuntimeError as error:
-                if "timed out" in str(error).lower() and not work.is_completed():
+                if "timed out" in str(error).lower() and not over:
+                    over = work.is_completed()  # it may just have ended: then the next wait tells how
                     on_tick()
                     continue
                 reason = str(error).splitlines()[0].rsplit("]", 1)[-1].strip()
