@@ -294,9 +294,6 @@ def test_pace_computes_where_the_optimizer_is_about_to_be(setting, predict, sizi
     assert_same(outcome, events, expected)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="after the last update of the warm-up nobody asks whether training goes on: one batch too many"
-)
 def test_a_budget_that_is_spent_with_the_warm_up_is_spent():
     _, events = engine(Setting(paces=(1001.0, 1003.0), samples=40), "pace", warmup=5)
     assert [update.total_samples for update in updates(events)] == [8, 16, 24, 32, 40]
@@ -707,10 +704,6 @@ def test_micro_batches_take_equally_long(name):
     assert sizes_after(events, 0.3) == {who: {64} for who in expected}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="MicroBatch._fit takes a change of pace for a cost of beginning: sizes fall to 20, jump to 64, stay at 44",
-)
 @pytest.mark.parametrize("name", ["abs", "pace", "acco"])
 def test_micro_batches_follow_a_change_of_pace(name):
     """Up to the tenth by which a size may be off, and a grain; four seconds are two hundred updates."""

@@ -514,7 +514,7 @@ def drawn_by_each(samples_per_s: Sequence[float], parameters: dict[str, object])
     """The samples that each worker draws, in the end, of 400."""
     fleet = paces(*samples_per_s, jitter=0.0)
     job = Job(
-        algorithm=make_algorithm("grouping", parameters),
+        algorithm=make_algorithm("grouping", {**parameters, "data": "shares"}),
         task=Quadratic(num_samples=400),
         fleet=fleet,
         seconds=400 / min(samples_per_s),
@@ -541,12 +541,10 @@ def test_a_workers_share_is_that_of_the_slowest_of_its_group(samples_per_s: list
     assert_shares(drawn, [pace / sum(slowest) for pace in slowest])
 
 
-@pytest.mark.xfail(reason="a measured division that equals the one of the pre-run tells nobody its share")
 def test_shares_follow_the_paces_where_everybody_stays_alone() -> None:
     assert_shares(drawn_by_each([4000, 2000, 1000], {}), [4 / 7, 2 / 7, 1 / 7])
 
 
-@pytest.mark.xfail(reason="with groups by hand, paces are not measured and everybody keeps an equal share")
 def test_shares_follow_the_paces_where_groups_are_named_by_hand() -> None:
     assert_shares(drawn_by_each([2000, 2000, 1000], {"groups": "0,1/2"}), [2 / 5, 2 / 5, 1 / 5])
 

@@ -178,10 +178,6 @@ def test_the_order_of_events(io_s_per_sample):
             assert [computes[t].version, computes[t + 1].version] == [t, t + 1]  # the step was taken in between
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="LayeredSgd.worker does not await its reduce: the next batch is loaded beside it, and not after it",
-)
 def test_the_next_batch_is_loaded_after_the_reduce():
     workers = history(with_loading(SLOW_LINKS, 1e-3), "2,3", samples=600, batch_size=6)
     for happened in workers.values():
@@ -211,15 +207,7 @@ def test_the_sum_between_groups_hides_behind_the_loading(size, groups, io_s_per_
     "io_s_per_sample",
     [
         pytest.param(1e-3, id="the sum takes longer"),
-        pytest.param(
-            1e-2,
-            id="loading takes longer",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="the reduce is not awaited: t_fb + max(t_io, t_reduce + t_AR(G)) + t_bcast, "
-                "which is less than the paper's formula",
-            ),
-        ),
+        pytest.param(1e-2, id="loading takes longer"),
     ],
 )
 def test_a_period_is_that_of_the_paper(io_s_per_sample):
@@ -227,6 +215,14 @@ def test_a_period_is_that_of_the_paper(io_s_per_sample):
     setting = Setting(paces=(1000.0,) * 6, batch_size=6, bandwidth=MESSAGE_BYTES / 8e-3, latency=1e-3)
     period, paper = measured_and_paper(setting, 2, io_s_per_sample)
     assert period == pytest.approx(paper)
+
+
+def test_sync_hides_nothing():
+    """t_io + t_fb + t_AR(N)."""
+    setting = Setting(paces=(1000.0,) * 6, batch_size=6, bandwidth=MESSAGE_BYTES / 8e-3, latency=1e-3)
+    _, events = simulate(make_algorithm("sync"), with_loading(setting, 1e-2), task=TASK, batch_size=6, samples=360)
+    periods = [b.t - a.t for a, b in itertools.pairwise(updates(events))]
+    assert periods == pytest.approx([6 * 1e-2 + 6 / 1000 + all_reduce_seconds(6, 8e-3, 1e-3)] * 9)
 
 
 def all_reduce_seconds(members: int, message_s: float, latency_s: float) -> float:

@@ -419,10 +419,6 @@ def test_one_worker_with_momentum_is_sequential_if_its_local_step_knows_it(form)
     torch.testing.assert_close(knowing.double(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="LocalStep begins to remember W after the warm-up, so its first step lacks μ(W_t − W_{t−1})",
-)
 @both_forms
 def test_the_local_momentum_knows_the_warm_up(form):
     knowing = values("od", MOMENTUM, form=form, warmup=5, local_weight_decay=0.1, local_momentum=0.9)

@@ -29,8 +29,8 @@ class Acco(Algorithm):
     replicas_identical: ClassVar[bool] = True
     lr_rule: Rule = "constant"
     """How the learning rate follows the samples of an update: constant, linear, sqrt or adascale."""
-    micro: Sizing = "equal-time"
-    """Micro-batches of sizes that take everybody equally long, or of the same size."""
+    micro: Sizing = "fixed"
+    """Micro-batches of the same size, or of sizes that take everybody equally long (which is ours)."""
     smoothing: float = 0.3
     """Weight of the newest measurement in a worker's pace."""
 

@@ -16,10 +16,10 @@ what they push, and after `prerun` pushes of each divides them: on a logarithmic
 refined by k-means, the number of groups by the variance-ratio criterion, among divisions with at most `max_groups`
 groups that lie at least `min_gap` apart (that cap and that gap are ours: without them the criterion degenerates).
 It tells a group's workers its new division along with the parameters, so all of a group change at the same moment.
-`regroup_every` updates later it looks again. Or `groups` names them by hand.
+`regroup_every` updates later it looks again. Or `groups` names them by hand, and they stay.
 
-Data. By the queue, fast groups take more by themselves. With sampling `shards`, a worker's share is v_g / Σ_h v_h|h|
-with v_g the slowest speed of its group.
+Data. By the queue, fast groups take more by themselves. With `data=shares` and sampling `shards`, a worker's share is
+v_g / Σ_h v_h|h| with v_g the slowest speed of its group.
 
 Departures: both engines compute a gradient in one piece, so a worker waits for all layers before its next forward
 pass, not only for the lowest. `staleness_power` (p) and momentum per group are ours.
@@ -44,7 +44,7 @@ from torch import Tensor
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Server, Worker, accumulate
-from ownpace.core.batches import Paces
+from ownpace.core.batches import TOLERANCE, Paces
 from ownpace.core.errors import InputError
 from ownpace.core.gathering import Gathered, Gathering, Membership
 from ownpace.core.settings import not_negative, positive
@@ -71,6 +71,8 @@ class GroupingSgd(Algorithm):
     """p: a group's gradient is weighted by 1/Y^p; 0: not at all."""
     momentum: Literal["shared", "group"] = "shared"
     """One optimizer state for all groups, or one each."""
+    data: Literal["queue", "shares"] = "queue"
+    """Fast groups take more samples from the queue by themselves; or shares (of sampling `shards`) follow the paces."""
     regroup_every: int = 0
     """Updates after which groups are looked at again; 0: never."""
 
@@ -110,7 +112,8 @@ class GroupingSgd(Algorithm):
                 if isinstance(message.body, Tensor):  # a new division
                     number, size, start, stop = message.body.tolist()
                     following = Membership(int(number), int(size))
-                    me.take_share(start, stop)
+                    if self.data == "shares":
+                        me.take_share(start, stop)
                     message = await me.receive(server)
                 me.place(message.parameters)
             place = following
@@ -143,8 +146,9 @@ class Divider:
         self._pushes = [0] * num_workers
         self._updates = 0
         self._division = settings.first_division(num_workers)
-        self._next_number = len(self._division)
-        self._next_look = 0 if settings.groups is None else settings.regroup_every or math.inf
+        self._first_number = 0
+        self._shares = [1 / num_workers] * num_workers
+        self._next_look = 0.0
         self._news: dict[int, Tensor] = {}
 
     def look(self, gathered: Gathered) -> dict[int, Tensor]:
@@ -166,19 +170,26 @@ class Divider:
         return self._paces.known and min(self._pushes) >= self._settings.prerun
 
     def _divide(self) -> None:
-        paces = self._paces.samples_per_s
-        division = cluster(paces, self._settings.max_groups, self._settings.min_gap)
-        if set(map(frozenset, division)) == set(map(frozenset, self._division)):
-            return
-        self._division = division
+        """See anew who belongs together and who has which share of the data; if that has changed, there are news."""
+        paces, settings = self._paces.samples_per_s, self._settings
+        division = self._division
+        if settings.groups is None:
+            division = cluster(paces, settings.max_groups, settings.min_gap)
         slowest = {rank: min(paces[other] for other in group) for group in division for rank in group}
-        whole, start = sum(slowest.values()), 0.0
-        places = {rank: (self._next_number + i, len(group)) for i, group in enumerate(division) for rank in group}
-        for rank in range(len(paces)):
-            stop = start + slowest[rank] / whole
-            self._news[rank] = torch.tensor([*places[rank], start, stop], dtype=torch.float64)
-            start = stop
-        self._next_number += len(division)
+        shares = [slowest[rank] / sum(slowest.values()) for rank in range(len(paces))]
+        if set(map(frozenset, division)) != set(map(frozenset, self._division)):
+            self._first_number += len(self._division)
+            self._division = division
+        elif settings.data == "queue" or all(
+            abs(new - old) <= TOLERANCE * old for new, old in zip(shares, self._shares, strict=True)
+        ):
+            return
+        self._shares = shares
+        for number, group in enumerate(self._division, self._first_number):
+            for rank in group:
+                start = sum(shares[:rank])
+                place = [number, len(group), start, start + shares[rank]]
+                self._news[rank] = torch.tensor(place, dtype=torch.float64)
 
 
 def cluster(paces: Sequence[float], max_groups: int, min_gap: float) -> Division:

@@ -64,7 +64,7 @@ class LayeredSgd(Algorithm):
             gradient: Gradient | None = None
             for batch in loaded:
                 gradient = await me.gradient(batch=batch, plus=gradient)
-            me.reduce(gradient, communicator, me.subgroup)
+            await me.reduce(gradient, communicator, me.subgroup)
             loaded = await load(me)
             me.step(await me.broadcast(None, communicator, me.subgroup))
 

@@ -82,17 +82,18 @@ class OdSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         place = Membership(0, len(me.workers))
+        step = LocalStep(self, len(me.workers))
         for _ in range(self.warmup):
             if not me.training:
                 break
+            step.remember(me)
             await self._finish(me, self._start(me, place, await accumulate(me, me.batch_size)))
         if me.training:
-            await self._run_ahead(me, place)
+            await self._run_ahead(me, place, step)
         if self.has_servers:
             place.leave(me)
 
-    async def _run_ahead(self, me: Worker, place: Membership) -> None:
-        step = LocalStep(self, len(me.workers))
+    async def _run_ahead(self, me: Worker, place: Membership, step: LocalStep) -> None:
         gradient = await accumulate(me, me.batch_size)
         under_way = self._start(me, place, gradient)
         local = step.take(me, gradient)
@@ -136,6 +137,12 @@ class LocalStep:
         self._scale = 1.0 if settings.scale == "one" else 1 / num_workers
         self._before: Tensor | None = None
         self._squares: Tensor | None = None
+        self._first = True
+
+    def remember(self, me: Worker) -> None:
+        """Keep W_{t−1} of an iteration without a local step, where the next one will ask for it."""
+        if self._settings.local_momentum:
+            self._before = me.parameters.values
 
     def take(self, me: Worker, gradient: Gradient) -> Parameters:
         """x_{t+1} out of W_t, the own gradient and W_{t−1}."""
@@ -155,8 +162,9 @@ class LocalStep:
                 squares = (1 - m) * square + 1e-7
                 self._squares = squares if self._squares is None else m * self._squares + squares
                 strength = settings.compensation / self._squares.sqrt()
-            if moved is not None:
+            if moved is not None and not self._first:
                 u = u + strength * square * moved
+        self._first = False
         x = w - settings.local_lr * me.lr * u
         if settings.local_momentum and moved is not None:
             x += settings.local_momentum * moved

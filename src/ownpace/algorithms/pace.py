@@ -43,7 +43,7 @@ class PaceSgd(Algorithm):
     """ABS-SGD that computes where the optimizer is about to be: any optimizer, no idling, Sync-SGD's accuracy."""
 
     replicas_identical: ClassVar[bool] = True
-    predict: Literal["own", "share", "none"] = "share"
+    predict: Literal["own", "share", "none"] = "own"
     """What the next update is taken to be: my own gradient under way, or that mixed with the last sum."""
     lr_rule: Rule = "constant"
     """How the learning rate follows the samples of an update: constant, linear, sqrt or adascale."""
@@ -67,10 +67,12 @@ class PaceSgd(Algorithm):
         total: Gradient | None = None
         for _ in range(self.warmup):
             if not me.training:
-                return
+                break
             total = await me.all_reduce(rule.note(await accumulate(me, micro.next())))
             me.step(total, **asdict(rule.scaling(total)))
             micro.take(total.shares)
+        if not me.training:
+            return
 
         batch = await accumulate(me, micro.next())
         in_flight = me.all_reduce(rule.note(batch))
@@ -78,7 +80,7 @@ class PaceSgd(Algorithm):
             guess = self._guess(me, batch, total)
             ahead = None if guess is None else me.peek(guess, lr_scale=rule.latest.lr_scale)
             del guess
-            batch = await accumulate_until(me, in_flight, micro.next(), at=ahead, most=self._most(me, total))
+            batch = await accumulate_until(me, in_flight, micro.next(), at=ahead, most=self._most(micro))
             total = await in_flight
             me.step(total, **asdict(rule.scaling(total)))
             micro.take(total.shares)
@@ -102,10 +104,6 @@ class PaceSgd(Algorithm):
             mean.add_(batch.total, alpha=alpha / batch.samples)
         return Gradient(mean, 1, batch.versions)
 
-    def _most(self, me: Worker, total: Gradient | None) -> float:
+    def _most(self, micro: MicroBatch) -> float:
         """My share of the cap."""
-        if self.max_batch is None:
-            return math.inf
-        if total is None or not total.samples:
-            return self.max_batch / len(me.workers)
-        return self.max_batch * total.shares[me.rank].samples / total.samples
+        return math.inf if self.max_batch is None else self.max_batch * micro.share

@@ -36,7 +36,8 @@ TOLERANCE = 0.1
 """By what share a size may be off before it is changed."""
 GRAINS = 16
 """Into how many grains the largest micro-batch is divided."""
-_FORGET = 0.98
+_PATIENCE = 20
+"""Sums until a size that did not want to shrink is tried again."""
 _SMOOTHING = 0.1
 
 
@@ -76,8 +77,9 @@ class LrRule:
             self.latest = Scaling(math.sqrt(scale))
         elif self._rule == "adascale" and total.notes is not None and total.samples:
             self._measure(total)
-            gain = self._gain(scale)
-            self.latest = Scaling(gain, gain * self._reference)
+            if self._seen:
+                gain = self._gain(scale)
+                self.latest = Scaling(gain, gain * self._reference)
         return self.latest
 
     def _measure(self, total: Gradient) -> None:
@@ -124,10 +126,10 @@ class Paces:
 class MicroBatch:
     """How large one worker's micro-batches are: as given, or so that everybody's take about equally long.
 
-    Then the fastest worker has the largest, of `largest` samples, which take the time T. A micro-batch of n samples
-    takes a + b·n here; a, what it costs to begin one, shows as soon as sizes have varied. So n = (T − a)/b; but never
-    so few that beginning takes more than a third of the time. A size is kept until it is off by a tenth, and comes in
-    grains: cards tune their kernels for every new one.
+    Then the fastest worker's are of `largest` samples, and the others' smaller, in proportion to pace. A size is kept
+    until it is off by a tenth, and comes in grains, since cards tune their kernels for every new one. And it does not
+    shrink where that saves no time: if beginning a micro-batch takes long, small ones are a waste. So each time that a
+    size has shrunk, the next sum tells whether two thirds of the time went with the samples; if not, it is undone.
     """
 
     def __init__(self, rank: int, num_workers: int, largest: int, sizing: Sizing, smoothing: float) -> None:
@@ -137,8 +139,14 @@ class MicroBatch:
         self._paces = Paces(num_workers, smoothing)
         self._size = largest
         self._given: deque[int] = deque()
-        self._moments = [0.0] * 5
-        self._begin_s = 0.0
+        self._before: tuple[int, float] | None = None
+        self._patience = 0
+
+    @property
+    def share(self) -> float:
+        """This worker's pace as a share of all workers' paces."""
+        paces = self._paces.samples_per_s
+        return paces[self._rank] / sum(paces) if self._paces.known else 1 / len(paces)
 
     def next(self) -> int:
         """The size for the next batch. In the order of these calls, `take` is told what came of them."""
@@ -147,30 +155,35 @@ class MicroBatch:
 
     def take(self, shares: Sequence[Share]) -> None:
         """Learn from the sum of a batch: what each worker contributed, in which time."""
-        size = self._given.popleft()
+        size, pace = self._given.popleft(), shares[self._rank].pace
         self._paces.take(shares)
-        if self._fixed or not self._paces.known or not shares[self._rank].seconds:
+        if self._fixed or not self._paces.known or not pace:
             return
-        seconds_per_sample = self._fit(size, size / shares[self._rank].pace)
-        wish = (self._largest / max(self._paces.samples_per_s) - self._begin_s) / seconds_per_sample
-        wish = max(wish, 2 * self._begin_s / seconds_per_sample)
-        grain = max(1, self._largest // GRAINS)
-        wish = min(self._largest, max(1, round(wish / grain) * grain))
-        if abs(wish - self._size) > TOLERANCE * self._size:
-            self._size = int(wish)
+        if self._before is not None:
+            if size == self._size:
+                self._look_back(pace)
+            return
+        self._patience = max(0, self._patience - 1)
+        wish = self._wish()
+        if wish < (1 - TOLERANCE) * self._size and not self._patience:
+            self._before = self._size, pace
+            self._size = wish
+        elif wish > (1 + TOLERANCE) * self._size:
+            self._size = wish
 
-    def _fit(self, size: int, seconds: float) -> float:
-        """Take in how long a micro-batch took; returns the time per sample, beginning not counted."""
-        new = (1.0, size, seconds, size * size, size * seconds)
-        self._moments = [_FORGET * old + value for old, value in zip(self._moments, new, strict=True)]
-        weight, n, t, nn, nt = self._moments
-        n, t = n / weight, t / weight
-        variance, covariance = nn / weight - n * n, nt / weight - n * t
-        if variance > (0.1 * n) ** 2 and covariance > 0:
-            self._begin_s = min(max(0.0, t - covariance / variance * n), 0.9 * t)
-        else:
-            self._begin_s = min(_FORGET * self._begin_s, 0.9 * t)
-        return (t - self._begin_s) / n
+    def _wish(self) -> int:
+        grain = max(1, self._largest // GRAINS)
+        paces = self._paces.samples_per_s
+        wish = round(self._largest * paces[self._rank] / max(paces) / grain) * grain
+        return min(self._largest, max(1, wish))
+
+    def _look_back(self, pace: float) -> None:
+        """A size has shrunk, and this is the pace with it: undo it, unless that saved time."""
+        assert self._before is not None
+        (size, before), self._before = self._before, None
+        if pace < before * (1 - (1 - self._size / size) / 3):
+            self._size = size
+            self._patience = _PATIENCE
 
 
 def check_smoothing(smoothing: float) -> None:

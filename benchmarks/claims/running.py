@@ -1,0 +1,150 @@
+"""Many runs in virtual time, several at once, each done only once: what came out is kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ownpace import Config
+from ownpace.core.events import Evaluation, Event
+from ownpace.run import execute
+
+HERE = Path(__file__).resolve().parents[2]
+KEPT = HERE / "runs" / "claims.jsonl"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run."""
+
+    reason: str
+    seconds: float
+    samples: int
+    updates: int
+    samples_per_s: float
+    share_of_limit: float
+    accuracy: float | None
+    loss: float | None
+    time_to_target: float | None
+    staleness: float
+    curve: list[list[float | None]]
+    """(virtual seconds, samples, accuracy, loss) of every evaluation."""
+
+    def final(self, last: int = 1) -> float:
+        """The mean accuracy of the last evaluations."""
+        scores = [point[2] for point in self.curve if point[2] is not None]
+        return statistics.mean(scores[-last:]) if scores else 0.0
+
+
+def key(config: Config) -> str:
+    """What tells runs apart: everything but the device."""
+    return hashlib.sha256(repr(replace(config, device="cpu")).encode()).hexdigest()[:16]
+
+
+class Runner:
+    """Does runs that were not done before, on several processes."""
+
+    def __init__(self, processes: int, device: str, kept: Path = KEPT) -> None:
+        self._processes = processes
+        self._device = device
+        self._kept = kept
+        self.outcomes: dict[str, Outcome] = {}
+        if kept.exists():
+            for line in kept.read_text().splitlines():
+                entry = json.loads(line)
+                self.outcomes[entry["key"]] = Outcome(**entry["outcome"])
+
+    def run(self, configs: Iterable[Config], what: str) -> None:
+        """Make sure that all of these were done."""
+        missing = {key(config): config for config in configs if key(config) not in self.outcomes}
+        if not missing:
+            return
+        started = time.monotonic()
+        self._kept.parent.mkdir(parents=True, exist_ok=True)
+        context = multiprocessing.get_context("spawn")
+        with (
+            ProcessPoolExecutor(self._processes, context, initializer=_one_thread) as pool,
+            self._kept.open("a") as kept,
+        ):
+            futures = {pool.submit(_do, replace(c, device=self._device)): name for name, c in missing.items()}
+            for done, future in enumerate(as_completed(futures), 1):
+                outcome = future.result()
+                self.outcomes[futures[future]] = outcome
+                kept.write(json.dumps({"key": futures[future], "outcome": asdict(outcome)}) + "\n")
+                kept.flush()
+                left = (time.monotonic() - started) / done * (len(futures) - done)
+                end = "\n" if done == len(futures) else "\r"
+                print(f"{what}: {done} of {len(futures)} runs, about {left:.0f} s left   ", end=end, file=sys.stderr)
+
+    def of(self, config: Config) -> Outcome:
+        """What became of a run."""
+        return self.outcomes[key(config)]
+
+    def best_lr(self, configs: Sequence[Config]) -> Config:
+        """Of runs that differ in their learning rate alone, the one that reached its target first.
+
+        If none did: the one that came closest.
+        """
+
+        def merit(config: Config) -> tuple[float, float]:
+            outcome = self.of(config)
+            reached = outcome.time_to_target
+            best = max((point[2] or 0.0 for point in outcome.curve), default=0.0)
+            return (0.0, reached) if reached is not None else (1.0, -best)
+
+        return min(configs, key=merit)
+
+    def time(self, configs: Sequence[Config]) -> float | None:
+        """The mean time to the target over seeds; None if one of them never reached it."""
+        times = [self.of(config).time_to_target for config in configs]
+        return None if None in times else statistics.mean(t for t in times if t is not None)
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _do(config: Config) -> Outcome:
+    curve: list[list[float | None]] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Evaluation):
+            curve.append([event.t, event.samples, event.accuracy, event.loss])
+
+    summary = execute(config, on_event=note).summary
+    return Outcome(
+        reason=summary.reason,
+        seconds=summary.seconds,
+        samples=summary.samples,
+        updates=summary.updates,
+        samples_per_s=summary.samples_per_s,
+        share_of_limit=summary.share_of_limit,
+        accuracy=summary.accuracy,
+        loss=summary.loss,
+        time_to_target=summary.time_to_target,
+        staleness=summary.staleness.mean,
+        curve=curve,
+    )
+
+
+def with_seeds(config: Config, seeds: Sequence[int]) -> list[Config]:
+    """The same run with each of these seeds."""
+    return [replace(config, seed=seed) for seed in seeds]
+
+
+def describe(value: Any) -> str:
+    """A time or a ratio for people to read; a dash where there is none."""
+    return "–" if value is None else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
