@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate_and_reduce
-from ownpace.core.batches import TOLERANCE, Paces, check_smoothing
+from ownpace.core.batches import Paces, check_smoothing, differs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class BalancedSgd(Algorithm):
             paces.take(total.shares)
             if paces.known:
                 better = divide(num_workers * me.batch_size, paces.samples_per_s)
-                if any(abs(new - old) > TOLERANCE * old for new, old in zip(better, sizes, strict=True)):
+                if any(map(differs, better, sizes)):
                     sizes = better
 
 

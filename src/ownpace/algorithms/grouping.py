@@ -44,7 +44,7 @@ from torch import Tensor
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Server, Worker, accumulate
-from ownpace.core.batches import TOLERANCE, Paces
+from ownpace.core.batches import Paces
 from ownpace.core.errors import InputError
 from ownpace.core.gathering import Gathered, Gathering, Membership
 from ownpace.core.settings import not_negative, positive
@@ -180,9 +180,7 @@ class Divider:
         if set(map(frozenset, division)) != set(map(frozenset, self._division)):
             self._first_number += len(self._division)
             self._division = division
-        elif settings.data == "queue" or all(
-            abs(new - old) <= TOLERANCE * old for new, old in zip(shares, self._shares, strict=True)
-        ):
+        elif settings.data == "queue" or not any(map(differs, shares, self._shares)):
             return
         self._shares = shares
         for number, group in enumerate(self._division, self._first_number):

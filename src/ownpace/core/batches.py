@@ -32,13 +32,14 @@ from ownpace.core.values import Gradient, Share
 
 Rule = Literal["constant", "linear", "sqrt", "adascale"]
 Sizing = Literal["fixed", "equal-time"]
-TOLERANCE = 0.1
-"""By what share a size may be off before it is changed."""
 GRAINS = 16
 """Into how many grains the largest micro-batch is divided."""
 _PATIENCE = 20
 """Sums until a size that did not want to shrink is tried again."""
+_MOST_OF_THE_TIME = 0.8
 _SMOOTHING = 0.1
+_TOLERANCE = 0.1
+"""By what share a size may be off before it is changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +127,11 @@ class Paces:
 class MicroBatch:
     """How large one worker's micro-batches are: as given, or so that everybody's take about equally long.
 
-    Then the fastest worker's are of `largest` samples, and the others' smaller, in proportion to pace. A size is kept
-    until it is off by a tenth, and comes in grains, since cards tune their kernels for every new one. And it does not
-    shrink where that saves no time: if beginning a micro-batch takes long, small ones are a waste. So each time that a
-    size has shrunk, the next sum tells whether two thirds of the time went with the samples; if not, it is undone.
+    Then the fastest worker's are of `largest` samples, which take a time T, and the others' are smaller: what takes T,
+    or most of the time between two sums, if that is longer. A size is kept until it is off by a tenth, and comes in
+    grains, since cards tune their kernels for every new one. And it does not shrink where that saves no time: if
+    beginning a micro-batch takes long, small ones are a waste. So each time that a size has shrunk, the next sum tells
+    whether two thirds of the time went with the samples; if not, it is undone.
     """
 
     def __init__(self, rank: int, num_workers: int, largest: int, sizing: Sizing, smoothing: float) -> None:
@@ -164,18 +166,19 @@ class MicroBatch:
                 self._look_back(pace)
             return
         self._patience = max(0, self._patience - 1)
-        wish = self._wish()
-        if wish < (1 - TOLERANCE) * self._size and not self._patience:
+        wish = self._wish(shares)
+        if not differs(wish, self._size) or (wish < self._size and self._patience):
+            return
+        if wish < self._size:
             self._before = self._size, pace
-            self._size = wish
-        elif wish > (1 + TOLERANCE) * self._size:
-            self._size = wish
+        self._size = wish
 
-    def _wish(self) -> int:
-        grain = max(1, self._largest // GRAINS)
+    def _wish(self, shares: Sequence[Share]) -> int:
         paces = self._paces.samples_per_s
-        wish = round(self._largest * paces[self._rank] / max(paces) / grain) * grain
-        return min(self._largest, max(1, wish))
+        fastest = paces.index(max(paces))
+        seconds = max(self._largest / paces[fastest], _MOST_OF_THE_TIME * shares[fastest].seconds)
+        grain = max(1, self._largest // GRAINS)
+        return min(self._largest, max(1, round(paces[self._rank] * seconds / grain) * grain))
 
     def _look_back(self, pace: float) -> None:
         """A size has shrunk, and this is the pace with it: undo it, unless that saved time."""
@@ -186,10 +189,15 @@ class MicroBatch:
             self._patience = _PATIENCE
 
 
+def differs(new: float, old: float) -> bool:
+    """Whether a size or a share has changed by so much that it is worth acting on."""
+    return abs(new - old) > _TOLERANCE * old
+
+
 def check_smoothing(smoothing: float) -> None:
     """Raise if this is not the weight of a newest measurement."""
     if not 0 < smoothing <= 1:
         raise InputError(f"smoothing is {smoothing}; it must be above 0 and at most 1")
 
 
-__all__ = ["GRAINS", "TOLERANCE", "LrRule", "MicroBatch", "Paces", "Rule", "Scaling", "Sizing", "check_smoothing"]
+__all__ = ["GRAINS", "LrRule", "MicroBatch", "Paces", "Rule", "Scaling", "Sizing", "check_smoothing", "differs"]

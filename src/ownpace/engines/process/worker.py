@@ -109,6 +109,7 @@ class TaskWorker(ProcessWorker):
         self._stopwatch = stopwatch
         self._asked: Computed | None = None
         self._overslept_s = 0.0
+        self._sizes: set[int] = set()
         self.card = Card(seat.like.device, lead_s=_LEAD_S if graphs else math.inf)
 
     # ---- what an algorithm asks for ----
@@ -170,6 +171,14 @@ class TaskWorker(ProcessWorker):
         else:
             self.model.gradient(*samples)
         if self._seat.like.device.type == "cuda":
+            torch.cuda.synchronize(self._seat.like.device)
+
+    def _prepare(self, indices: Tensor) -> None:
+        """Let a card choose its kernels for a new size before the time is taken that such a micro-batch needs."""
+        if self._seat.like.device.type == "cuda" and len(indices) not in self._sizes:
+            self._sizes.add(len(indices))
+            self.model.bind(self.holding.values, [buffer.clone() for buffer in self.buffers])
+            self.model.gradient(*self._train.pick(indices))
             torch.cuda.synchronize(self._seat.like.device)
 
     def _record(self, indices: Tensor) -> None:
@@ -241,6 +250,7 @@ class TaskWorker(ProcessWorker):
             ready, asked.end_s = self._processor.compute(ready - overslept, asked.samples)
         values = self.holding.values if asked.at is None else asked.at.values
         if self._captured is None:
+            self._prepare(indices)
             self.model.bind(values, self.buffers)
         else:
             self._record(indices)
