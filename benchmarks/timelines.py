@@ -16,44 +16,32 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ownpace import ALGORITHMS, make_algorithm
-from ownpace.core.events import Compute, Event, Run, Transfer, Update
-from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
+from ownpace.core.events import Compute, Event, Load, Run, Transfer, Update, Wait
+from ownpace.fleet import Fleet, Machine, Network, ServerMachine, paces
 from ownpace.report.figure import COLOURS, _draw_timeline, _legend
+from ownpace.tasks import Quadratic
 from ownpace.testing import simulate
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images" / "algorithms"
-PARAMETER_BYTES = 40  # of the task that is simulated
+TASK = Quadratic(dimensions=1000)
+PARAMETER_BYTES = 4000
 UNEVEN = (32.0, 16.0, 8.0, 8.0)
 """Samples per second, 4:2:1:1. A batch of 32 takes 1, 2, 4 and 4 seconds."""
 
 
 def links(all_reduce_s: float, members: int = 4) -> Network:
     """Links on which the sum of all workers takes that long."""
-    return Network(
-        bandwidth_bytes_per_s=2 * (members - 1) / members * PARAMETER_BYTES / all_reduce_s, latency_s=1e-6
-    )
+    return Network(bandwidth_bytes_per_s=2 * (members - 1) / members * PARAMETER_BYTES / all_reduce_s, latency_s=1e-6)
 
 
 def served(machines: Sequence[Machine], one_way_s: float) -> Fleet:
     """Workers whose pushes and pulls take that long each, and a server that is no bottleneck."""
     network = Network(bandwidth_bytes_per_s=PARAMETER_BYTES / one_way_s, latency_s=1e-6)
-    return Fleet(machine=tuple(machines), network=network, server=(ServerMachine(bandwidth_bytes_per_s=1e5),))
+    return Fleet(machine=tuple(machines), network=network, server=(ServerMachine(bandwidth_bytes_per_s=1e7),))
 
 
 def machines(*samples_per_s: float) -> tuple[Machine, ...]:
     return tuple(Machine(samples_per_s=pace) for pace in samples_per_s)
-
-
-def brief_delays() -> Fleet:
-    """Four alike, of which two are late once."""
-    late = {2: (2.7, 4.2), 1: (7.5, 9.0)}
-    rows = []
-    for rank in range(4):
-        slow = ()
-        if rank in late:
-            slow = (Slowdown(from_s=late[rank][0], until_s=late[rank][1], factor=3.0),)
-        rows.append(Machine(samples_per_s=16, slowdown=slow))
-    return served(rows, 0.3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +58,10 @@ class Picture:
     micro_batch: int | None = None
     mark: Callable[[Axes, Sequence[Event], float], None] | None = None
     """Draws more than the usual."""
+
+
+def write(axis: Axes, text: str, t: float, row: float, colour: str) -> None:
+    axis.annotate(text, (t, row), color=colour, ha="center", va="center", fontsize=8, zorder=5)
 
 
 def mark_staleness(axis: Axes, events: Sequence[Event], until_s: float, text: str = "{}", offset: int = 0) -> None:
@@ -92,31 +84,48 @@ def mark_dropped(axis: Axes, events: Sequence[Event], until_s: float) -> None:
         if isinstance(event, Compute) and event.until < until_s:
             push = next(e for e in events if isinstance(e, Transfer) and e.t >= event.until and e.who[0] == event.who)
             if versions.get(event.version + 1, push.until) < push.until:
-                middle = (event.t + event.until) / 2
-                axis.annotate(
-                    "dropped",
-                    (middle, workers.index(event.who)),
-                    color="white",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    zorder=5,
-                )
+                write(axis, "dropped", (event.t + event.until) / 2, workers.index(event.who), "white")
+
+
+def mark_halves(axis: Axes, events: Sequence[Event], until_s: float) -> None:
+    """Say which batch is which, for the slow workers: theirs are of one micro-batch each."""
+    workers = next(event.groups["workers"] for event in events if isinstance(event, Run))
+    for row in (2, 3):
+        batches = [event for event in events if isinstance(event, Compute) and event.who == workers[row]]
+        for number, event in enumerate(batches):
+            if event.until < until_s:
+                write(axis, "AB"[number % 2], (event.t + event.until) / 2, row, "white")
+
+
+def mark_collectives(axis: Axes, events: Sequence[Event], until_s: float) -> None:
+    """Say what the communicators do."""
+    run = next(event for event in events if isinstance(event, Run))
+    for event in events:
+        if isinstance(event, Transfer) and event.until < until_s:
+            assert isinstance(event.who, str)
+            for who in run.groups[event.who]:
+                if who.startswith("communicator"):
+                    row = run.groups["workers"].index(who)
+                    text = "sum" if event.what == "all-reduce" else event.what
+                    write(axis, text, (event.t + event.until) / 2, row - 0.05, "#222222")
 
 
 BY_PACE = ("pace 4", "pace 2", "pace 1", "pace 1")
 ALIKE = ("worker 0", "worker 1", "worker 2", "worker 3")
 RING = paces(*UNEVEN, jitter=0.0, network=links(0.8))
-SERVED = served(machines(*UNEVEN), 0.3)
+SERVED = served(machines(32, 16, 8, 6), 0.3)
+SERVED_PACES = ("pace 4", "pace 2", "pace 1", "pace 0.75")
 
 PICTURES = {
     "pace": Picture(
-        title="Pace-SGD: nobody waits; each sum is applied one update late, to a batch computed where it leads",
+        title="Pace-SGD: nobody waits; a sum is under way while everybody computes where it should lead",
         fleet=RING,
         rows=BY_PACE,
-        until_s=16.5,
+        until_s=15.5,
     ),
-    "sync": Picture(title="Sync-SGD: everybody waits for the slowest, then for the sum", fleet=RING, rows=BY_PACE, until_s=15.5),
+    "sync": Picture(
+        title="Sync-SGD: everybody waits for the slowest, then for the sum", fleet=RING, rows=BY_PACE, until_s=15.5
+    ),
     "balanced": Picture(
         title="Balanced SGD: after one update, batches in proportion to pace", fleet=RING, rows=BY_PACE, until_s=15.5
     ),
@@ -128,7 +137,12 @@ PICTURES = {
         micro_batch=16,
     ),
     "acco": Picture(
-        title="ACCO: two sums for every update", fleet=RING, rows=BY_PACE, until_s=13.5, micro_batch=16
+        title="ACCO: two sums for every update, of a batch A at an estimate and a batch B at the parameters",
+        fleet=RING,
+        rows=BY_PACE,
+        until_s=13.5,
+        micro_batch=16,
+        mark=mark_halves,
     ),
     "pipe": Picture(
         title="Pipe-SGD: a sum is under way while the next batch is computed",
@@ -151,6 +165,7 @@ PICTURES = {
         ),
         rows=("group 0", "group 0", "group 1", "group 1", "comm. 0", "comm. 1"),
         until_s=15.5,
+        mark=mark_collectives,
     ),
     "grouping": Picture(
         title="Grouping-SGD: three groups of two; over each update, Y",
@@ -161,16 +176,16 @@ PICTURES = {
         mark=mark_tau,
     ),
     "async": Picture(
-        title="Async-SGD: nobody waits for anybody; over each update, its staleness",
+        title="Async-SGD: nobody waits for another worker; over each update, its staleness",
         fleet=SERVED,
-        rows=BY_PACE,
+        rows=SERVED_PACES,
         until_s=12,
         mark=mark_staleness,
     ),
     "stale": Picture(
         title="Stale-SGD with s = 1: nobody runs too far ahead; over each update, its staleness",
         fleet=SERVED,
-        rows=BY_PACE,
+        rows=SERVED_PACES,
         until_s=17,
         parameters={"staleness": 1},
         mark=mark_staleness,
@@ -178,20 +193,20 @@ PICTURES = {
     "dc-async": Picture(
         title="DC-ASGD: as Async-SGD; over each update, how many updates its gradient is corrected for",
         fleet=SERVED,
-        rows=BY_PACE,
+        rows=SERVED_PACES,
         until_s=12,
         mark=mark_staleness,
     ),
     "staleness-aware": Picture(
         title="Staleness-aware Async-SGD: over each update, what the learning rate is divided by",
         fleet=SERVED,
-        rows=BY_PACE,
+        rows=SERVED_PACES,
         until_s=12,
         mark=mark_tau,
     ),
     "backup": Picture(
         title="Backup workers: an update takes the first three of four gradients",
-        fleet=brief_delays(),
+        fleet=served([Machine(samples_per_s=20, jitter=0.4, count=4)], 0.3),
         rows=ALIKE,
         until_s=13,
         mark=mark_dropped,
@@ -213,20 +228,20 @@ PICTURES = {
         batch_size=16,
     ),
     "wp": Picture(
-        title="WP-SGD, T = 8: everybody stops when the fastest is done",
+        title="WP-SGD, T = 15: everybody stops when the fastest is done",
         fleet=RING,
         rows=BY_PACE,
         until_s=15,
-        parameters={"steps": 8},
-        batch_size=18,
+        parameters={"steps": 15},
+        batch_size=9,
     ),
     "simuparallel": Picture(
-        title="SimuParallel SGD in rounds, T = 8: everybody stops when the fastest is done",
+        title="SimuParallel SGD in rounds, T = 15: everybody stops when the fastest is done",
         fleet=RING,
         rows=BY_PACE,
         until_s=15,
-        parameters={"steps": 8},
-        batch_size=18,
+        parameters={"steps": 15},
+        batch_size=9,
     ),
 }
 
@@ -239,22 +254,40 @@ def draw(name: str, picture: Picture, path: Path) -> None:
         micro_batch=picture.micro_batch,
         seconds=1.2 * picture.until_s,
         timing_only=True,
+        task=TASK,
     )
-    run = next(event for event in events if isinstance(event, Run))
-    shown = run.groups["workers"] + run.groups.get("communicators", [])
-    assert len(shown) == len(picture.rows), name
-    events = [replace(run, groups={**run.groups, "workers": shown}), *events[1:]] if run.groups.get("communicators") else events
-    figure = Figure(figsize=(9, 1.3 + 0.3 * len(shown)), layout="constrained")
+    if make_algorithm(name).has_communicators:
+        events = with_communicators(events)
+    figure = Figure(figsize=(9, 1.3 + 0.3 * len(picture.rows)), layout="constrained")
     axis = figure.subplots()
     _draw_timeline(axis, "", events, picture.until_s)
-    _legend(axis)
+    if any(isinstance(event, Load) for event in events):
+        legend_with_loading(axis)
+    else:
+        _legend(axis)
     if picture.mark is not None:
         picture.mark(axis, events, picture.until_s)
     figure.suptitle(picture.title, x=0.01, ha="left", fontsize=10)
-    axis.set_yticks(range(len(shown)), picture.rows, fontsize=9)
+    axis.set_yticks(range(len(picture.rows)), picture.rows, fontsize=9)
     axis.set_xlabel("seconds", fontsize=9)
     axis.tick_params(labelsize=9)
     figure.savefig(path, dpi=100)
+
+
+def with_communicators(events: Sequence[Event]) -> list[Event]:
+    """The same with a row for each communicator, which only counts as working while it transfers."""
+    run = next(event for event in events if isinstance(event, Run))
+    rows = [*run.groups["workers"], *run.groups["communicators"]]
+    kept = [e for e in events[1:] if not (isinstance(e, Wait) and e.who in run.groups["communicators"])]
+    return [replace(run, groups={**run.groups, "workers": rows}), *kept]
+
+
+def legend_with_loading(axis: Axes) -> None:
+    """The usual legend, and loading."""
+    _legend(axis)
+    legend = axis.get_legend()
+    handles = [Patch(color=COLOURS["load"], label="load"), *legend.legend_handles]
+    axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=5, frameon=False, fontsize=8)
 
 
 def main() -> None:

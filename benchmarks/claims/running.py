@@ -15,9 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ownpace import Config
 from ownpace.core.events import Evaluation, Event
-from ownpace.run import execute
+from ownpace.engines import ENGINES
+from ownpace.report.summary import SummaryBuilder
+from ownpace.tasks import Svmlight
 
 HERE = Path(__file__).resolve().parents[2]
 KEPT = HERE / "runs" / "claims.jsonl"
@@ -37,6 +41,8 @@ class Outcome:
     loss: float | None
     time_to_target: float | None
     staleness: float
+    objective: float | None
+    """Of linear models: the loss on the training data, with its L2 term."""
     curve: list[list[float | None]]
     """(virtual seconds, samples, accuracy, loss) of every evaluation."""
 
@@ -83,8 +89,10 @@ class Runner:
                 kept.write(json.dumps({"key": futures[future], "outcome": asdict(outcome)}) + "\n")
                 kept.flush()
                 left = (time.monotonic() - started) / done * (len(futures) - done)
-                end = "\n" if done == len(futures) else "\r"
-                print(f"{what}: {done} of {len(futures)} runs, about {left:.0f} s left   ", end=end, file=sys.stderr)
+                if done % max(1, len(futures) // 20) == 0 or done == len(futures):
+                    print(
+                        f"{what}: {done} of {len(futures)} runs, about {left:.0f} s left", file=sys.stderr, flush=True
+                    )
 
     def of(self, config: Config) -> Outcome:
         """What became of a run."""
@@ -111,20 +119,27 @@ class Runner:
 
 
 def _one_thread() -> None:
-    import torch
-
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def _do(config: Config) -> Outcome:
-    curve: list[list[float | None]] = []
+    job = config.job()
+    builder, curve = SummaryBuilder(), []
 
-    def note(event: Event) -> None:
+    def take(event: Event) -> None:
+        builder.take(event)
         if isinstance(event, Evaluation):
             curve.append([event.t, event.samples, event.accuracy, event.loss])
 
-    summary = execute(config, on_event=note).summary
+    outcome = ENGINES["virtual"](job, take, None)
+    summary = builder.summary()
+    objective = None
+    if isinstance(job.task, Svmlight):
+        model = job.task.model()
+        model.load_state_dict(outcome.model)
+        with torch.no_grad():
+            objective = float(job.task.objective(model, *job.task.train_samples().pick(torch.arange(32_561))))
     return Outcome(
         reason=summary.reason,
         seconds=summary.seconds,
@@ -136,6 +151,7 @@ def _do(config: Config) -> Outcome:
         loss=summary.loss,
         time_to_target=summary.time_to_target,
         staleness=summary.staleness.mean,
+        objective=objective,
         curve=curve,
     )
 

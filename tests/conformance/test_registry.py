@@ -1,7 +1,11 @@
-"""What holds of every algorithm: the registry feeds these checks, so none escapes them."""
+"""What holds of every algorithm: the registry feeds these checks, so none escapes them.
+
+An invariant that an algorithm breaks by its nature is named above the tests, with the reason; it holds for all others.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -21,33 +25,135 @@ from ownpace.report import summarize
 from ownpace.tasks import Digits, Quadratic
 from ownpace.testing import simulate
 
+VARIANTS = {
+    "pace-own": ("pace", {"predict": "own", "micro": "fixed", "lr_rule": "sqrt"}),
+    "pace-blind": ("pace", {"predict": "none", "lr_rule": "linear", "smoothing": 1.0}),
+    "pace-capped": ("pace", {"max_batch": 24, "warmup": 5, "lr_rule": "adascale"}),
+    "balanced-at-once": ("balanced", {"smoothing": 1.0}),
+    "abs-equal-time": ("abs", {"micro": "equal-time", "lr_rule": "linear", "smoothing": 0.5}),
+    "acco-fixed": ("acco", {"micro": "fixed", "lr_rule": "sqrt", "smoothing": 0.5}),
+    "od-ahead": ("od", {"warmup": 5}),
+    "od-exact": ("od", {"warmup": 3, "local_momentum": 0.9, "local_weight_decay": 0.01}),
+    "od-compensated": ("od", {"warmup": 0, "local": "compensated", "compensation": 0.1, "scale": "share"}),
+    "od-adaptive": ("od", {"warmup": 2, "local": "adaptive", "decay": 0.9, "form": "all-reduce"}),
+    "od-blind": ("od", {"warmup": 0, "local_lr": 0.0, "form": "all-reduce"}),
+    "layered-unequal": ("layered", {"sizes": "1,3"}),
+    "layered-three": ("layered", {"groups": 3}),
+    "grouping-by-hand": ("grouping", {"groups": "0,1/2,3", "staleness_power": 0.5}),
+    "grouping-again": ("grouping", {"prerun": 2, "regroup_every": 4, "max_groups": 2, "data": "shares"}),
+    "grouping-momenta": ("grouping", {"prerun": 1, "min_gap": 0.1, "momentum": "group", "regroup_every": 1}),
+    "stale-in-step": ("stale", {"staleness": 0}),
+    "dc-async-strong": ("dc-async", {"compensation": 1.0}),
+    "backup-none": ("backup", {"backups": 0}),
+    "backup-two": ("backup", {"backups": 2}),
+    "local-three": ("local", {"steps": 3}),
+    "diloco-plain": (
+        "diloco",
+        {"steps": 4, "outer_lr": 1.0, "outer_momentum": 0.0, "by_pace": False, "smoothing": 1.0},
+    ),
+    "wp-squares": ("wp", {"weights": "exp2", "steps": 4, "l2": 0.1}),
+    "wp-nodes": ("wp", {"weights": "count", "steps": 4, "per_node": 2}),
+    "wp-delayed": ("wp", {"weights": "optimal", "steps": 6, "delay": 1, "noise": 0.2, "distance": 2.0}),
+    "wp-one-shot": ("wp", {"steps": 20, "rounds": 1}),
+}
+"""What defaults hide: other rules and forms, and what begins only after a warm-up or with a regrouping."""
+CASES = {**{name: (name, {}) for name in ALGORITHMS}, **VARIANTS}
+
+FOR_FOUR = {"layered-unequal", "grouping-by-hand"}
+"""These name their workers, and there are four."""
+ONE_UPDATE_LATE = {"pace", "abs", "acco", "pipe", "od"}
+"""While they compute, one update is under way; the run ends when that is made, too."""
+DROPS = {"backup": "late gradients are dropped, and their samples with them"}
+ENDS_BY_ITSELF = {"wp-one-shot": "it averages once, and that is the end, whatever the budget"}
+DELAYED_ALONE = {
+    "abs": "applies every gradient one update late, alone too",
+    "abs-equal-time": "the same",
+    "pipe": "the same",
+    "pace-blind": "without a prediction it is ABS-SGD",
+    "od-blind": "without a local step it is Pipe-SGD",
+}
+NOT_PLAIN_ALONE = {
+    "acco": "half of every batch is taken at an estimate of the parameters",
+    "acco-fixed": "the same",
+    "od-ahead": "the local step of the paper knows no momentum",
+    "od-compensated": "the same; and it adds a correction",
+    "od-adaptive": "the same",
+    "diloco": "the outer step has a learning rate and a momentum of its own",
+    "wp-delayed": "inside a node, gradients are one step old",
+}
+ASYNCHRONOUS = {"async", "stale", "dc-async", "staleness-aware", "grouping"}
+
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-fleets = st.builds(
-    Fleet,
-    machine=st.lists(
-        st.builds(
-            Machine,
-            samples_per_s=st.floats(100, 5000),
-            jitter=st.sampled_from([0.0, 0.3]),
-            io_s_per_sample=st.sampled_from([0.0, 1e-3]),
-        ),
-        min_size=1,
-        max_size=5,
-    ).map(tuple),
-    network=st.builds(Network, bandwidth_bytes_per_s=st.floats(1e3, 1e9), latency_s=st.floats(0, 1e-2)),
-)
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def make(case):
+    return make_algorithm(*CASES[case])
+
+
+def base(case):
+    return CASES[case][0]
+
+
+def fleets(num_workers=None):
+    machines = st.builds(
+        Machine,
+        samples_per_s=st.floats(100, 5000),
+        jitter=st.sampled_from([0.0, 0.3]),
+        io_s_per_sample=st.sampled_from([0.0, 1e-3]),
+    )
+    return st.builds(
+        Fleet,
+        machine=st.lists(machines, min_size=num_workers or 1, max_size=num_workers or 5).map(tuple),
+        network=st.builds(Network, bandwidth_bytes_per_s=st.floats(1e3, 1e9), latency_s=st.floats(0, 1e-2)),
+    )
+
+
+def draw_fleet(data, case):
+    return data.draw(fleets(4 if case in FOR_FOUR else None), label="fleet")
 
 
 def final(outcome):
     return outcome.model["at"]
 
 
+def of(kind, events):
+    return [event for event in events if isinstance(event, kind)]
+
+
+def losses(events):
+    return [event.loss for event in of(Evaluation, events)]
+
+
+def test_no_parameter_escapes():
+    """Every parameter of every algorithm has another value than its default in some variant."""
+    varied = {(ALGORITHMS[name], field) for name, parameters in VARIANTS.values() for field in parameters}
+    inherited = [ALGORITHMS["simuparallel"]]  # WP-SGD with one of its rules
+    missing = {
+        (cls.__name__, field.name)
+        for cls in ALGORITHMS.values()
+        if cls not in inherited
+        for field in dataclasses.fields(cls)
+        if (cls, field.name) not in varied
+    }
+    assert missing == set()
+    for name, parameters in VARIANTS.values():
+        defaults = make_algorithm(name)
+        assert any(getattr(defaults, field) != value for field, value in parameters.items())
+
+
+def test_exceptions_are_of_what_there_is():
+    named = FOR_FOUR | set(ENDS_BY_ITSELF) | set(DELAYED_ALONE) | set(NOT_PLAIN_ALONE)
+    assert named <= set(CASES)
+    assert ONE_UPDATE_LATE | set(DROPS) | ASYNCHRONOUS <= set(ALGORITHMS)
+
+
 @every_algorithm
 def test_finds_the_minimum_of_a_parabola(name):
-    outcome, events = simulate(make_algorithm(name), lr=0.05, samples=30_000, task=Quadratic(noise=0.1))
-    scores = [event.loss for event in events if isinstance(event, Evaluation)]
-    floor = Quadratic(noise=0.1).score(_at_minimum(), Quadratic(noise=0.1).test_samples()).loss
-    assert scores[-1] - floor < 0.01 * (scores[0] - floor)
+    task = Quadratic(noise=0.1)
+    outcome, events = simulate(make_algorithm(name), lr=0.1, samples=12_000, task=task)
+    floor = task.score(_at_minimum(), task.test_samples()).loss
+    assert losses(events)[-1] - floor < 0.01 * (losses(events)[0] - floor)
     assert outcome.error is None
 
 
@@ -57,52 +163,70 @@ def _at_minimum():
     return model
 
 
-@every_algorithm
-def test_one_worker_is_sequential_sgd(name):
+@every_case
+def test_one_worker_is_sequential_sgd(case):
+    """Or what it says instead: gradients one update late, or something else than plain SGD."""
+    if case in FOR_FOUR:
+        pytest.skip("it names four workers")
+    hyper = {"lr": 0.03, "momentum": 0.9, "weight_decay": 0.01}
+    outcome, events = simulate(make(case), paces(1000, jitter=0.0), samples=240, **hyper)
+    num_steps = of(Update, events)[-1].total_samples // 8
+    assert num_steps >= 30 or case in ENDS_BY_ITSELF
+    expected = alone(num_steps, delay=int(case in DELAYED_ALONE), **hyper)
+    if case in NOT_PLAIN_ALONE:
+        assert not torch.allclose(final(outcome), expected, rtol=1e-3)
+    else:
+        torch.testing.assert_close(final(outcome), expected, rtol=1e-4, atol=1e-6)
+
+
+def alone(num_steps, *, delay, **hyper):
+    """SGD in one loop over the queue's samples; with a delay, each gradient is of the parameters one step before."""
     task = Quadratic()
-    outcome, _ = simulate(
-        make_algorithm(name), paces(1000, jitter=0.0), lr=0.03, momentum=0.9, weight_decay=0.01, samples=800, task=task
-    )
-    model = task.model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9, weight_decay=0.01)
+    model, before = task.model(), task.model()
+    optimizer = torch.optim.SGD(model.parameters(), **hyper)
     order = Permutations(1000, 0, 0)
-    for start in range(0, 800, 8):
-        optimizer.zero_grad()
-        task.objective(model, *task.train_samples().pick(order.indices(start, 8))).backward()
+    for step in range(num_steps):
+        at = before if delay else model
+        samples = task.train_samples().pick(order.indices(8 * step, 8))
+        (gradient,) = torch.autograd.grad(task.objective(at, *samples), at.parameters())
+        before.load_state_dict(model.state_dict())
+        model.at.grad = gradient
         optimizer.step()
-    torch.testing.assert_close(final(outcome), model.at.detach(), rtol=1e-4, atol=1e-6)
+    return model.at.detach()
 
 
-@every_algorithm
-def test_same_seed_same_bytes_other_seed_others(name):
+@every_case
+def test_same_seed_same_bytes_other_seed_others(case):
     def lines(seed):
-        return [to_line(event) for event in simulate(make_algorithm(name), PRESETS["steep"][1], seed=seed)[1]]
+        return [to_line(event) for event in simulate(make(case), PRESETS["steep"][1], seed=seed, samples=400)[1]]
 
     assert lines(0) == lines(0)
     assert lines(0)[1:] != lines(1)[1:]
 
 
-@every_algorithm
-@settings(max_examples=20, deadline=None)
-@given(fleet=fleets, micro_batch=st.sampled_from([None, 3]), seed=st.integers(0, 3))
-def test_books_balance(name, fleet, micro_batch, seed):
+@every_case
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), micro_batch=st.sampled_from([None, 3]), seed=st.integers(0, 3))
+def test_books_balance(case, data, micro_batch, seed):
     """On any fleet: every computed sample is used once, times are sane, the sums are those of the events."""
-    outcome, events = simulate(make_algorithm(name), fleet, samples=600, micro_batch=micro_batch, seed=seed, lr=0.01)
+    algorithm, fleet = make(case), draw_fleet(data, case)
+    outcome, events = simulate(algorithm, fleet, samples=600, micro_batch=micro_batch, seed=seed, lr=0.01)
     run, end = events[0], events[-1]
     assert isinstance(run, Run)
     assert isinstance(end, End)
     assert outcome.reason == end.reason == "finished"
-    updates = [event for event in events if isinstance(event, Update)]
-    computed = [event for event in events if isinstance(event, Compute)]
+    updates, computed = of(Update, events), of(Compute, events)
 
-    assert sum(event.samples for event in updates) == sum(event.samples for event in computed)
+    used, all_ = (sum(event.samples for event in some) for some in (updates, computed))
+    assert used == all_ or (used < all_ and base(case) in DROPS)
     assert [event.version for event in updates] == list(range(1, len(updates) + 1))
     assert all(event.staleness >= 0 for event in updates)
     # The sums are those of the moment at which the budget was spent; what was in flight then is finished, too.
     sums = end.sums
     counted = updates[: sums.updates]
-    assert 600 <= sums.samples < 600 + len(fleet.workers) * 8
-    assert len(updates) - sums.updates < len(fleet.workers)
+    assert counted[-1].total_samples - counted[-1].samples < 600
+    assert sums.samples >= 600 or case in ENDS_BY_ITSELF
+    assert len(updates) - sums.updates <= most_in_flight(case, algorithm, len(fleet.workers))
     assert (counted[-1].total_samples, counted[-1].t) == (sums.samples, sums.seconds)
     assert sums.staleness_mean == pytest.approx(sum(event.staleness for event in counted) / len(counted))
     assert sums.staleness_max == max(event.staleness for event in counted)
@@ -115,107 +239,122 @@ def test_books_balance(name, fleet, micro_batch, seed):
     assert max(event.until for event in computed) <= end.t
 
 
-@every_algorithm
-@settings(max_examples=10, deadline=None)
-@given(fleet=fleets)
-def test_time_alone_takes_the_same_time(name, fleet):
+def most_in_flight(case, algorithm, num_workers):
+    """Updates that may still be made when the budget has been spent."""
+    if base(case) in ONE_UPDATE_LATE:
+        return 1
+    return num_workers - 1 if algorithm.has_servers else 0
+
+
+@every_case
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_time_alone_takes_the_same_time(case, data):
     """Without gradients, every update happens when it does with them."""
+    fleet = draw_fleet(data, case)
 
     def updates(timing_only):
-        _, events = simulate(make_algorithm(name), fleet, samples=400, timing_only=timing_only, lr=0.01)
-        return [(e.t, e.version, e.samples, e.staleness) for e in events if isinstance(e, Update)]
+        _, events = simulate(make(case), fleet, samples=300, timing_only=timing_only, lr=0.01)
+        return [(e.t, e.version, e.samples, e.staleness) for e in of(Update, events)]
 
     assert updates(True) == updates(False)
 
 
 @every_algorithm
 def test_detail_off_leaves_the_sums_as_they_are(name):
-    full = summarize(simulate(make_algorithm(name), detail=True)[1])
-    brief_events = simulate(make_algorithm(name), detail=False)[1]
+    full = summarize(simulate(make_algorithm(name), detail=True, samples=800)[1])
+    brief_events = simulate(make_algorithm(name), detail=False, samples=800)[1]
     assert summarize(brief_events) == full
     assert {type(event) for event in brief_events} <= {Run, Evaluation, End}
 
 
-@every_algorithm
-def test_replicas_are_identical_where_promised(name):
-    algorithm = make_algorithm(name)
-    job = Job(algorithm=algorithm, task=Digits(), fleet=PRESETS["mild"][1], batch_size=8, samples=2000)
+@every_case
+def test_replicas_are_identical_where_promised(case):
+    algorithm = make(case)
+    job = Job(algorithm=algorithm, task=Digits(), fleet=PRESETS["mild"][1], batch_size=8, samples=500)
     run = VirtualRun(job, lambda event: None, None)
     assert run.run().error is None
     copies = [worker.parameters.values for worker in run._workers]
     identical = all(torch.equal(copies[0], copy) for copy in copies)
     if algorithm.replicas_identical:
         assert identical
-    elif name == "async":
+    elif base(case) in ASYNCHRONOUS:
         assert not identical  # else this test could not fail
 
 
-@every_algorithm
-def test_time_budget(name):
-    _, events = simulate(make_algorithm(name), seconds=1.0, lr=0.01)
+@every_case
+def test_time_budget(case):
+    """It ends with the update that is under way then; a round is one."""
+    outcome, events = simulate(make(case), seconds=0.5, lr=0.01)
     end = events[-1]
-    assert 1.0 <= end.t < 1.1
+    assert outcome.error is None
     assert end.reason == "finished"
+    if case in ENDS_BY_ITSELF:
+        assert end.t < 0.5
+    else:
+        assert 0.5 == end.sums.seconds <= end.t < 0.6
 
 
 @every_algorithm
 def test_stops_at_the_target(name):
-    settings_ = {"task": Digits(), "samples": 60_000, "lr": 0.05, "momentum": 0.5, "target": 0.9}
+    settings_ = {"task": Digits(), "samples": 15_000, "lr": 0.1, "momentum": 0.5, "target": 0.7}
     _, whole = simulate(make_algorithm(name), **settings_)
     _, cut = simulate(make_algorithm(name), **settings_, stop_at_target=True)
+    last = of(Evaluation, cut)[-1]
     whole, cut = summarize(whole), summarize(cut)
     assert cut.time_to_target == whole.time_to_target
     assert cut.samples < whole.samples
-    assert cut.accuracy >= 0.9
+    assert cut.best_accuracy >= 0.7
+    # What was under way at the target is still applied, and may do harm.
+    assert last.accuracy >= 0.7 or last.samples > cut.samples
 
 
 @every_algorithm
 @pytest.mark.parametrize("sampling", ["queue", "iid", "shards"])
 def test_every_way_of_sampling(name, sampling):
-    _, events = simulate(make_algorithm(name), sampling=sampling, samples=8000, lr=0.05)
-    scores = [event.loss for event in events if isinstance(event, Evaluation)]
-    assert scores[-1] < scores[0]
+    _, events = simulate(make_algorithm(name), sampling=sampling, samples=2000, lr=0.05)
+    assert losses(events)[-1] < 0.7 * losses(events)[0]
 
 
 @every_algorithm
 def test_any_optimizer(name):
-    spec = OptimizerSpec(name="adamw", lr=0.01)
-    _, events = simulate(make_algorithm(name), optimizer=spec, samples=20_000, task=Quadratic(noise=0.1))
-    scores = [event.loss for event in events if isinstance(event, Evaluation)]
-    assert scores[-1] < 0.2 * scores[0]
+    spec = OptimizerSpec(name="adamw", lr=0.03)
+    _, events = simulate(make_algorithm(name), optimizer=spec, samples=6000, task=Quadratic(noise=0.1))
+    assert losses(events)[-1] < 0.2 * losses(events)[0]
 
 
-@every_algorithm
-def test_a_worker_of_no_account_stops_nobody_for_ever(name):
+@every_case
+def test_a_worker_of_no_account_stops_nobody_for_ever(case):
     """One machine is a thousand times slower; everybody still comes to an end."""
-    outcome, events = simulate(make_algorithm(name), paces(5000, 5000, 5, jitter=0.0), samples=400)
+    outcome, events = simulate(make(case), paces(5000, 5000, 5000, 5, jitter=0.0), samples=400)
     assert outcome.error is None
-    assert events[-1].sums.samples >= 400
+    assert events[-1].sums.samples >= 400 or case in ENDS_BY_ITSELF
 
 
-@pytest.mark.parametrize("name", [name for name, cls in ALGORITHMS.items() if cls().has_servers])
-@pytest.mark.parametrize("num_servers", [1, 2, 4])
-def test_several_servers_share_the_layers(name, num_servers):
+@pytest.mark.parametrize("case", [case for case in CASES if make(case).has_servers])
+@pytest.mark.parametrize("num_servers", [2, 4])
+def test_several_servers_share_the_layers(case, num_servers):
     fleet = Fleet(
-        machine=(Machine(samples_per_s=1000, count=3, jitter=0.2),),
+        machine=(Machine(samples_per_s=1000, count=4, jitter=0.2),),
         server=tuple(ServerMachine() for _ in range(num_servers)),
     )
-    outcome, events = simulate(make_algorithm(name), fleet, task=Digits(), samples=20_000, lr=0.05)
+    outcome, events = simulate(make(case), fleet, task=Digits(), samples=3000, lr=0.05)
+    assert outcome.error is None
     run, end = events[0], events[-1]
     assert len(run.groups["servers"]) == num_servers
-    updates = [event for event in events if isinstance(event, Update)]
+    updates = of(Update, events)
     for server in run.groups["servers"]:
         versions = [e.version for e in updates if e.who == server]
         assert versions == list(range(1, len(versions) + 1))
-        assert end.sums.updates <= len(versions) < end.sums.updates + 3
+        assert end.sums.updates <= len(versions) < end.sums.updates + 4
         assert all(0 <= e.staleness < 20 for e in updates if e.who == server)
-    assert summarize(events).accuracy > 0.85
+    assert losses(events)[-1] < 0.8 * losses(events)[0]
     assert set(outcome.model) == set(Digits().model().state_dict())
 
 
-@every_algorithm
-def test_divergence_ends_the_run_and_says_at_which_sample(name):
-    outcome, events = simulate(make_algorithm(name), lr=1e6, samples=8000)
+@every_case
+def test_divergence_ends_the_run_and_says_at_which_sample(case):
+    outcome, events = simulate(make(case), lr=1e6, samples=8000)
     assert "diverged" in outcome.reason
     assert "at sample" in outcome.reason
     assert outcome.error.exit_code == 3

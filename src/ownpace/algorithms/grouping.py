@@ -44,7 +44,7 @@ from torch import Tensor
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Server, Worker, accumulate
-from ownpace.core.batches import Paces
+from ownpace.core.batches import Paces, differs
 from ownpace.core.errors import InputError
 from ownpace.core.gathering import Gathered, Gathering, Membership
 from ownpace.core.settings import not_negative, positive

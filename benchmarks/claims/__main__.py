@@ -1,0 +1,128 @@
+"""Make the runs that show the claims, and write docs/results/claims.md: `make claims`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from claims import shown
+from claims.race import run_races
+from claims.running import KEPT, Runner
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", default=list(PARTS), help=f"some of: {', '.join(PARTS)}")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--device", default="cpu", help="where gradients are computed: cpu or cuda")
+    parser.add_argument("--no-page", action="store_true", help="only make the runs")
+    options = parser.parse_args()
+    runner = Runner(options.processes, options.device, KEPT)
+    for name in options.what:
+        PARTS[name](runner)
+    if not options.no_page:
+        from claims.page import write
+
+        write(runner)
+
+
+def grouping_mnist(runner: Runner) -> None:
+    run_races([shown.grouping("mnist")], runner, "Grouping-SGD, MNIST")
+
+
+def grouping_cifar(runner: Runner) -> None:
+    run_races([shown.grouping("cifar10")], runner, "Grouping-SGD, CIFAR-10")
+
+
+def wp(runner: Runner) -> None:
+    runs = [
+        shown.wp(rule, steps, seed)
+        for rule in ("exp", "equal", "count", "optimal")
+        for steps in shown.WP_STEPS
+        for seed in range(5)
+    ]
+    runner.run(runs, "WP-SGD")
+
+
+def _od(task: str, runner: Runner) -> None:
+    runs = [
+        shown.od(task, ratio, way, lr, seed=0)
+        for ratio in shown.OD_RATIOS
+        for way in shown.OD_WAYS.values()
+        for lr in shown.OD_LRS[task]
+    ]
+    runner.run(runs, f"OD-SGD, {task}, learning rates")
+    best = [
+        shown.od(task, ratio, way, shown.best_od_lr(runner, task, ratio, way), seed)
+        for ratio in shown.OD_RATIOS
+        for way in shown.OD_WAYS.values()
+        for seed in (1, 2)
+    ]
+    runner.run(best, f"OD-SGD, {task}, seeds")
+
+
+def od_mnist(runner: Runner) -> None:
+    _od("mnist", runner)
+
+
+def od_cifar(runner: Runner) -> None:
+    _od("cifar10", runner)
+
+
+def layered(runner: Runner) -> None:
+    runner.run(shown.layered_runs(), "Layered SGD")
+
+
+def papers_mnist(runner: Runner) -> None:
+    run_races([shown.papers_race("mnist", fleet) for fleet in shown.HEADLINE], runner, "ABS-SGD, MNIST")
+
+
+def papers_cifar(runner: Runner) -> None:
+    run_races([shown.papers_race("cifar10", fleet) for fleet in shown.HEADLINE], runner, "ABS-SGD, CIFAR-10")
+
+
+def _everybody(task: str, optimizer: str, runner: Runner) -> None:
+    races = [shown.everybody(task, fleet, optimizer) for fleet in shown.FLEETS]
+    run_races(races, runner, f"Pace-SGD, {task}, {optimizer}")
+
+
+def pace_mnist(runner: Runner) -> None:
+    _everybody("mnist", "sgd", runner)
+
+
+def pace_mnist_adamw(runner: Runner) -> None:
+    _everybody("mnist", "adamw", runner)
+
+
+def pace_cifar(runner: Runner) -> None:
+    _everybody("cifar10", "sgd", runner)
+
+
+def pace_cifar_adamw(runner: Runner) -> None:
+    _everybody("cifar10", "adamw", runner)
+
+
+def final(runner: Runner) -> None:
+    for task in ("mnist", "cifar10"):
+        for optimizer in ("sgd", "adamw"):
+            runner.run(shown.final_runs(task, optimizer), f"final accuracy, {task}, {optimizer}")
+
+
+PARTS = {
+    "grouping-mnist": grouping_mnist,
+    "wp": wp,
+    "od-mnist": od_mnist,
+    "layered": layered,
+    "papers-mnist": papers_mnist,
+    "pace-mnist": pace_mnist,
+    "pace-mnist-adamw": pace_mnist_adamw,
+    "grouping-cifar": grouping_cifar,
+    "papers-cifar": papers_cifar,
+    "pace-cifar": pace_cifar,
+    "pace-cifar-adamw": pace_cifar_adamw,
+    "od-cifar": od_cifar,
+    "final": final,
+}
+
+if __name__ == "__main__":
+    main()

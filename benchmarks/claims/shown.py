@@ -1,0 +1,252 @@
+"""The claims, each with the runs that show it or do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from claims.race import Race, Way
+from claims.running import Runner
+from ownpace import Config
+from ownpace.fleet import Fleet, Machine, Network, ServerMachine
+
+FAST_NETWORK = Network(bandwidth_bytes_per_s=1.25e9, latency_s=5e-5)
+BASE = Config(
+    engine="virtual", batch_size=32, momentum=0.9, stop_at_target=True, detail=False, samples=600_000, seconds=120.0
+)
+MNIST = replace(BASE, task="mnist", model="mlp", target=0.97, eval_every=2000)
+CIFAR = replace(BASE, task="cifar10", model="lenet", target=0.58, eval_every=5000, samples=300_000)
+TASKS = {"mnist": MNIST, "cifar10": CIFAR}
+SGD_LRS = {"mnist": (0.01, 0.02, 0.05, 0.1), "cifar10": (0.003, 0.01, 0.02, 0.05)}
+ADAMW_LRS = (0.0005, 0.001, 0.002, 0.004)
+
+
+def three_classes() -> Fleet:
+    """12 workers: two four times as fast, four twice as fast, six at pace 1; three servers, 10 Gbit/s."""
+    classes = ((4000, 2), (2000, 4), (1000, 6))
+    return Fleet(
+        machine=tuple(Machine(samples_per_s=pace, count=count, jitter=0.05) for pace, count in classes),
+        network=FAST_NETWORK,
+        server=(ServerMachine(),) * 3,
+    )
+
+
+def grouping(task: str) -> Race:
+    """Grouping-SGD against what its paper compares it with."""
+    ways: dict[str, Way] = {
+        "grouping": ("grouping", {}),
+        "sync": ("sync", {}),
+        "async": ("async", {}),
+        "stale": ("stale", {}),
+    }
+    lrs = {"mnist": (0.01, 0.02, 0.05, 0.1, 0.2), "cifar10": (0.003, 0.01, 0.02, 0.05, 0.1)}
+    low = {"mnist": (0.001, 0.003, 0.01, 0.02), "cifar10": (0.0003, 0.001, 0.003, 0.01)}
+    return Race(
+        f"Grouping-SGD, {task}", three_classes(), TASKS[task], ways, lrs[task],
+        lrs_of={"async": low[task], "stale": low[task]},
+    )  # fmt: skip
+
+
+PLAIN: Mapping[str, Way] = {
+    name: (name, {})
+    for name in (
+        "pace", "abs", "sync", "balanced", "acco", "pipe", "layered", "grouping", "async", "stale", "dc-async",
+        "staleness-aware", "backup", "local", "diloco", "wp",
+    )
+}  # fmt: skip
+MORE: Mapping[str, Way] = {
+    "od": ("od", {"warmup": 50, "form": "all-reduce"}),
+    "acco, equal-time": ("acco", {"micro": "equal-time"}),
+    "pace, share": ("pace", {"predict": "share"}),
+    "diloco, plain outer step": ("diloco", {"outer_lr": 1.0, "outer_momentum": 0.0}),
+}
+OURS = ("pace", "pace, share")
+"""The rest are others'. ACCO with our micro-batches is shown beside them: its idea, our machinery."""
+NOT_PUBLISHED = ("acco, equal-time", "diloco, plain outer step")
+FLEETS = ("mild", "steep", "drift", "uniform", "wan")
+HEADLINE = ("mild", "steep", "drift")
+
+
+def everybody(task: str, fleet: str, optimizer: str) -> Race:
+    """All algorithms on one preset."""
+    base = TASKS[task]
+    low = {"mnist": (0.001, 0.003, 0.01), "cifar10": (0.0003, 0.001, 0.003)}[task]
+    lrs = SGD_LRS[task]
+    ways: dict[str, Way] = {**PLAIN, **MORE}
+    if optimizer == "adamw":
+        base = replace(base, optimizer="adamw", momentum=0.0)
+        lrs, low = ADAMW_LRS, ADAMW_LRS[:3]
+        kept = ("pace", "abs", "sync", "balanced", "acco", "pipe", "async", "local", "diloco", "od", "acco, equal-time")
+        ways = {label: way for label, way in ways.items() if label in kept}
+    elif task == "cifar10":  # each run takes a minute of a CPU: leave out whoever came in last on MNIST
+        dropped = ("layered", "dc-async", "staleness-aware", "backup", "wp", "pace, share", "diloco, plain outer step")
+        ways = {label: way for label, way in ways.items() if label not in dropped}
+    stale = ("async", "stale", "dc-async", "staleness-aware", "abs", "pipe")
+    return Race(f"{fleet}, {task}, {optimizer}", fleet, base, ways, lrs, lrs_of=dict.fromkeys(stale, (*low, *lrs[1:3])))
+
+
+def papers_race(task: str, fleet: str) -> Race:
+    """ABS-SGD against what its paper compares it with, with plain SGD."""
+    race = everybody(task, fleet, "sgd")
+    ways = {label: race.ways[label] for label in ("abs", "sync", "async", "stale", "pace", "balanced")}
+    high = {"mnist": (0.05, 0.1, 0.2, 0.4), "cifar10": (0.02, 0.05, 0.1, 0.2)}[task]
+    low = {"mnist": (0.02, 0.05, 0.1, 0.2), "cifar10": (0.005, 0.01, 0.02, 0.05)}[task]
+    base = replace(race.base, momentum=0.0)
+    return Race(f"{fleet}, {task}, no momentum", fleet, base, ways, high, lrs_of=dict.fromkeys(("async", "stale"), low))
+
+
+def to_the_end(task: str, fleet: str, algorithm: str, lr: float, optimizer: str = "sgd", seed: int = 0) -> Config:
+    """A run of fixed length with a cosine schedule: how good does it get?"""
+    samples = {"mnist": 600_000, "cifar10": 500_000}[task]
+    return replace(
+        TASKS[task],
+        fleet=fleet,
+        algorithm=algorithm,
+        parameters={},
+        lr=lr,
+        optimizer=optimizer,
+        momentum=0.9 if optimizer == "sgd" else 0.0,
+        schedule="cosine",
+        warmup_samples=samples // 20,
+        samples=samples,
+        seconds=None,
+        stop_at_target=False,
+        eval_every=samples // 20,
+        seed=seed,
+    )
+
+
+FINAL_LRS = {
+    ("mnist", "sgd"): (0.02, 0.05, 0.1),
+    ("mnist", "adamw"): (0.001, 0.002, 0.004),
+    ("cifar10", "sgd"): (0.01, 0.02, 0.05),
+    ("cifar10", "adamw"): (0.001, 0.002, 0.004),
+}
+
+
+def equal_workers(task: str, ratio: float, count: int = 4) -> Fleet:
+    """Equal machines whose sum takes `ratio` times as long as computing a batch of 32."""
+    nbytes = {"mnist": 4 * 101_770, "cifar10": 4 * 136_886}[task]
+    compute_s = 32 / 2000
+    bandwidth = 2 * (count - 1) / count * nbytes / (ratio * compute_s)
+    network = Network(bandwidth_bytes_per_s=bandwidth, latency_s=1e-5)
+    server = ServerMachine(bandwidth_bytes_per_s=bandwidth * count)
+    return Fleet(machine=(Machine(samples_per_s=2000, count=count, jitter=0.05),), network=network, server=(server,))
+
+
+def od(task: str, ratio: float, way: Way, lr: float, seed: int) -> Config:
+    """OD-SGD and its rivals, to the same number of samples."""
+    samples = {"mnist": 300_000, "cifar10": 300_000}[task]
+    return replace(
+        TASKS[task],
+        fleet=equal_workers(task, ratio),
+        algorithm=way[0],
+        parameters=dict(way[1]),
+        lr=lr,
+        schedule="cosine",
+        samples=samples,
+        seconds=None,
+        stop_at_target=False,
+        eval_every=samples // 10,
+        seed=seed,
+    )
+
+
+OD_WAYS: Mapping[str, Way] = {
+    "od": ("od", {"warmup": 200}),
+    "od, knows the momentum": ("od", {"warmup": 200, "local_momentum": 0.9}),
+    "od, all-reduce": ("od", {"warmup": 200, "form": "all-reduce"}),
+    "sync": ("sync", {}),
+    "async": ("async", {}),
+}
+OD_RATIOS = (0.3, 0.7, 1.5)
+
+
+def wp_nodes() -> Fleet:
+    """8 nodes: 4 at full speed, 2 at half, 2 at a quarter."""
+    classes = ((1000, 4), (500, 2), (250, 2))
+    return Fleet(
+        machine=tuple(Machine(samples_per_s=pace, count=count, jitter=0.05) for pace, count in classes),
+        network=FAST_NETWORK,
+    )
+
+
+def wp(rule: str, steps: int, seed: int) -> Config:
+    """One-shot averaging after so many steps of the fastest, on a9a with L2 logistic regression."""
+    l2 = 0.05
+    return Config(
+        engine="virtual",
+        algorithm="wp",
+        parameters={"weights": rule, "steps": steps, "rounds": 1, "l2": l2},
+        task="svmlight",
+        task_parameters={"path": "a9a.gz", "test_path": "a9a.t.gz", "l2": l2},
+        fleet=wp_nodes(),
+        batch_size=1,
+        lr=0.05,
+        sampling="iid",
+        samples=10**9,
+        eval_every=10**9,
+        detail=False,
+        seed=seed,
+    )
+
+
+WP_STEPS = (20, 50, 100, 200, 400, 1000, 3000)
+OD_LRS = {"mnist": (0.02, 0.05, 0.1), "cifar10": (0.01, 0.02, 0.05)}
+
+
+def best_od_lr(runner: Runner, task: str, ratio: float, way: Way) -> float:
+    """The learning rate with the best final accuracy."""
+    return max(OD_LRS[task], key=lambda lr: runner.of(od(task, ratio, way, lr, 0)).final())
+
+
+def final_runs(task: str, optimizer: str) -> list[Config]:
+    """Sync and Pace to the end, at all learning rates and three seeds."""
+    return [
+        to_the_end(task, fleet, algorithm, lr, optimizer, seed)
+        for fleet in ("mild", "steep", "drift", "uniform", "wan")
+        for algorithm in ("sync", "pace")
+        for lr in FINAL_LRS[task, optimizer]
+        for seed in range(3)
+        if fleet == "mild" or algorithm == "pace"  # sync does the same on every fleet, only slower
+    ]
+
+
+IO_RATIOS = (0.5, 1.0, 2.0)
+NUM_WORKERS = (4, 8, 16, 32, 64, 128, 256)
+
+
+def layered(algorithm: str, count: int, io_ratio: float, *, timing_only: bool) -> Config:
+    """`count` workers in subgroups of four, loading `io_ratio` times as long as a sum among the communicators takes."""
+    bandwidth, nbytes, groups = 1.25e8, 4 * 101_770, max(1, count // 4)
+    sum_s = 2 * (groups - 1) / groups * nbytes / bandwidth + 2 * (groups - 1) * 1e-4 if groups > 1 else 3e-3
+    fleet = Fleet(
+        machine=(Machine(samples_per_s=2000, count=count, io_s_per_sample=io_ratio * sum_s / 32),),
+        network=Network(bandwidth_bytes_per_s=bandwidth, latency_s=1e-4),
+    )
+    return replace(
+        MNIST,
+        algorithm=algorithm,
+        parameters={"groups": groups} if algorithm == "layered" else {},
+        fleet=fleet,
+        lr=0.05,
+        samples=(60_000 if not timing_only else 32 * count * 40),
+        seconds=None,
+        target=None,
+        stop_at_target=False,
+        timing_only=timing_only,
+        schedule="cosine",
+        sampling="shards" if not timing_only else "queue",
+    )
+
+
+def layered_runs() -> list[Config]:
+    """Trajectories at 4 subgroups of 4, and times at 4 to 256 workers."""
+    learn = [layered(way, 16, ratio, timing_only=False) for way in ("sync", "layered") for ratio in IO_RATIOS]
+    grow = [
+        layered(way, count, ratio, timing_only=True)
+        for way in ("sync", "layered")
+        for count in NUM_WORKERS
+        for ratio in IO_RATIOS
+    ]
+    return learn + grow
