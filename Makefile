@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-slow check bench clean
+.PHONY: help demo test test-slow check bench claims clean
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -14,8 +14,8 @@ help:  ## what there is to make
 	@touch $@
 
 demo: .venv/ready  ## four algorithms on four processes of different pace, each beside its prediction
-	$(BIN)/ownpace compare --engine both --fleet examples/laptop.toml --lr 0.02 --momentum 0.9 --epochs 32 \
-	  --target 0.96 --out runs/demo --overwrite
+	$(BIN)/ownpace compare --engine both --algorithms sync,balanced,abs,pace --fleet examples/laptop.toml --lr 0.02 \
+	  --momentum 0.9 --epochs 32 --target 0.96 --out runs/demo --overwrite
 
 test-slow: .venv/ready  ## the tests that take long
 	$(BIN)/python -m pytest -q -n 2 -m slow
@@ -39,6 +39,9 @@ bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a ma
 	$(BIN)/python benchmarks/against_ddp.py
 	$(BIN)/python benchmarks/servers.py
 	$(BIN)/python benchmarks/overhead.py
+
+claims: .venv/ready  ## the races of docs/results/claims.md: hours on a small machine; what was run before is kept in runs/
+	cd benchmarks && ../$(BIN)/python -m claims
 
 clean:  ## remove the environment and all results
 	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

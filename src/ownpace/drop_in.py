@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ownpace.algorithms import make_algorithm
+from ownpace.algorithms import DEFAULT, make_algorithm
 from ownpace.core import events
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Pending
@@ -68,7 +68,7 @@ _COUNTS = (torch.int32, torch.int64)
 
 
 def join(
-    algorithm: str | Algorithm = "sync",
+    algorithm: str | Algorithm = DEFAULT,
     *,
     parameters: Mapping[str, Any] | None = None,
     servers: int | Sequence[int] = 1,

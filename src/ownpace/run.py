@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from safetensors.torch import save_file
 
-from ownpace.algorithms import make_algorithm
+from ownpace.algorithms import DEFAULT, make_algorithm
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.errors import InputError, OwnpaceError, unknown
 from ownpace.core.events import Event, to_line
@@ -38,7 +38,7 @@ CONFIG, EVENTS, MODEL, SUMMARY = "config.json", "events.jsonl", "model.safetenso
 class Config:
     """A run, complete, in the words that users use. It is saved beside the results."""
 
-    algorithm: str | Algorithm = "sync"
+    algorithm: str | Algorithm = DEFAULT
     """A name, or an algorithm of your own."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Those of the algorithm of that name."""

@@ -82,6 +82,7 @@ NOT_PLAIN_ALONE = {
     "wp-delayed": "inside a node, gradients are one step old",
 }
 ASYNCHRONOUS = {"async", "stale", "dc-async", "staleness-aware", "grouping"}
+"""Whoever ends last has newer parameters than the others."""
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 every_case = pytest.mark.parametrize("case", CASES)
@@ -163,11 +164,9 @@ def _at_minimum():
     return model
 
 
-@every_case
+@pytest.mark.parametrize("case", [case for case in CASES if case not in FOR_FOUR])
 def test_one_worker_is_sequential_sgd(case):
     """Or what it says instead: gradients one update late, or something else than plain SGD."""
-    if case in FOR_FOUR:
-        pytest.skip("it names four workers")
     hyper = {"lr": 0.03, "momentum": 0.9, "weight_decay": 0.01}
     outcome, events = simulate(make(case), paces(1000, jitter=0.0), samples=240, **hyper)
     num_steps = of(Update, events)[-1].total_samples // 8
@@ -278,7 +277,7 @@ def test_replicas_are_identical_where_promised(case):
     identical = all(torch.equal(copies[0], copy) for copy in copies)
     if algorithm.replicas_identical:
         assert identical
-    elif base(case) in ASYNCHRONOUS:
+    elif case in ASYNCHRONOUS:
         assert not identical  # else this test could not fail
 
 
@@ -295,9 +294,27 @@ def test_time_budget(case):
         assert 0.5 == end.sums.seconds <= end.t < 0.6
 
 
+LEFT_ALONE = pytest.mark.xfail(
+    strict=True,
+    reason="a subgroup learns from its own broadcast that time is up; if another's began before, that one goes on and "
+    "waits for ever",
+)
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=LEFT_ALONE) if base(case) == "layered" else case for case in CASES]
+)
+def test_all_end_together_though_some_load_for_long(case):
+    """Time is up when some have their next samples already and others do not."""
+    machines = (Machine(samples_per_s=1000, count=2), Machine(samples_per_s=1000, count=2, io_s_per_sample=0.01))
+    outcome, events = simulate(make(case), Fleet(machine=machines), seconds=0.12, lr=0.01)
+    assert outcome.error is None
+    assert events[-1].reason == "finished"
+
+
 @every_algorithm
 def test_stops_at_the_target(name):
-    settings_ = {"task": Digits(), "samples": 15_000, "lr": 0.1, "momentum": 0.5, "target": 0.7}
+    settings_ = {"task": Digits(), "samples": 10_000, "lr": 0.1, "momentum": 0.5, "target": 0.7}
     _, whole = simulate(make_algorithm(name), **settings_)
     _, cut = simulate(make_algorithm(name), **settings_, stop_at_target=True)
     last = of(Evaluation, cut)[-1]
@@ -325,20 +342,22 @@ def test_any_optimizer(name):
 
 @every_case
 def test_a_worker_of_no_account_stops_nobody_for_ever(case):
-    """One machine is a thousand times slower; everybody still comes to an end."""
-    outcome, events = simulate(make(case), paces(5000, 5000, 5000, 5, jitter=0.0), samples=400)
+    """One machine is a hundred times slower; everybody still comes to an end."""
+    outcome, events = simulate(make(case), paces(2000, 2000, 2000, 20, jitter=0.0), samples=400)
     assert outcome.error is None
     assert events[-1].sums.samples >= 400 or case in ENDS_BY_ITSELF
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if make(case).has_servers])
-@pytest.mark.parametrize("num_servers", [2, 4])
+@pytest.mark.parametrize(
+    ("case", "num_servers"),
+    [(case, number) for case in CASES if make(case).has_servers for number in ((2, 4) if case in ALGORITHMS else (3,))],
+)
 def test_several_servers_share_the_layers(case, num_servers):
     fleet = Fleet(
         machine=(Machine(samples_per_s=1000, count=4, jitter=0.2),),
         server=tuple(ServerMachine() for _ in range(num_servers)),
     )
-    outcome, events = simulate(make(case), fleet, task=Digits(), samples=3000, lr=0.05)
+    outcome, events = simulate(make(case), fleet, task=Digits(), samples=3000, lr=0.3)
     assert outcome.error is None
     run, end = events[0], events[-1]
     assert len(run.groups["servers"]) == num_servers
@@ -348,13 +367,13 @@ def test_several_servers_share_the_layers(case, num_servers):
         assert versions == list(range(1, len(versions) + 1))
         assert end.sums.updates <= len(versions) < end.sums.updates + 4
         assert all(0 <= e.staleness < 20 for e in updates if e.who == server)
-    assert losses(events)[-1] < 0.8 * losses(events)[0]
+    assert summarize(events).accuracy > 0.6
     assert set(outcome.model) == set(Digits().model().state_dict())
 
 
-@every_case
-def test_divergence_ends_the_run_and_says_at_which_sample(case):
-    outcome, events = simulate(make(case), lr=1e6, samples=8000)
+@every_algorithm
+def test_divergence_ends_the_run_and_says_at_which_sample(name):
+    outcome, events = simulate(make_algorithm(name), lr=1e6, samples=8000)
     assert "diverged" in outcome.reason
     assert "at sample" in outcome.reason
     assert outcome.error.exit_code == 3

@@ -1,4 +1,8 @@
-"""The engine on real processes: what holds of every algorithm holds there, and both engines do the same."""
+"""The engine on real processes: what holds of every algorithm holds there, and both engines do the same.
+
+Every algorithm runs here once, and is looked at from all sides. Where one run says as much as another, some algorithms
+stand for all, and the others are marked slow.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +21,70 @@ from ownpace.report import summarize
 from ownpace.tasks import Digits, Quadratic
 from ownpace.testing import run_on
 
+SHORT = {
+    "od": {"warmup": 5},
+    "grouping": {"prerun": 2, "regroup_every": 20},
+    "diloco": {"steps": 8},
+    "wp": {"steps": 8},
+    "simuparallel": {"steps": 8},
+}
+"""What lets a short run come to an algorithm's main part."""
+ZERO_STALENESS = {"sync", "balanced", "layered", "backup", "local", "diloco", "wp", "simuparallel"}
+ONE_UPDATE_LATE = {"pace", "abs", "acco", "pipe", "od"}
+"""While they compute, one update is under way."""
+DROPS = {"backup"}
+"""Late gradients are dropped, and their samples with them."""
+SIZES = {
+    **dict.fromkeys(("sync", "balanced", "pipe", "od", "layered"), 32),
+    **dict.fromkeys(("async", "stale", "dc-async", "staleness-aware"), 8),
+    "backup": 24,
+    "local": 256,
+}
+"""Samples of an update, where they are always the same: a batch of four, one or three workers, or eight of four."""
+
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 synchronous = [name for name, cls in ALGORITHMS.items() if cls().replicas_identical]
 with_servers = [name for name, cls in ALGORITHMS.items() if cls().has_servers]
 
 
-def sequential(task, sizes, *, lr, momentum=0.0, seed=0):
-    """Plain SGD on one machine, over the queue's samples in batches of these sizes."""
-    model = task.model()
+def make(name):
+    return make_algorithm(name, SHORT.get(name))
+
+
+def mostly(names, often):
+    """These names; those that are not in `often` are for patient people."""
+    return [name if name in often else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+def of(kind, events):
+    return [event for event in events if isinstance(event, kind)]
+
+
+def losses(events):
+    return [event.loss for event in of(Evaluation, events)]
+
+
+def nothing_is_lost(name, events):
+    """Every computed sample is part of one update."""
+    shown = [event for event in of(Update, events) if event.who in ("server-0", *events[0].groups["workers"])]
+    used, computed = (sum(event.samples for event in some) for some in (shown, of(Compute, events)))
+    return used < computed if name in DROPS else used == computed
+
+
+def sequential(task, sizes, *, lr, momentum=0.0, seed=0, delay=0):
+    """Plain SGD on one machine, over the queue's samples in batches of these sizes.
+
+    With a delay, each gradient is of the parameters one step before.
+    """
+    model, before = task.model(), task.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     order, start = Permutations(len(task.train_samples()), seed, 0), 0
     for size in sizes:
-        optimizer.zero_grad()
-        task.objective(model, *task.train_samples().pick(order.indices(start, size))).backward()
+        at = before if delay else model
+        samples = task.train_samples().pick(order.indices(start, size))
+        (gradient,) = torch.autograd.grad(task.objective(at, *samples), at.parameters())
+        before.load_state_dict(model.state_dict())
+        model.at.grad = gradient
         optimizer.step()
         start += size
     return model.at.detach()
@@ -38,30 +93,34 @@ def sequential(task, sizes, *, lr, momentum=0.0, seed=0):
 @every_algorithm
 def test_the_books_of_a_run(name):
     """One run of each algorithm, looked at from all sides."""
-    outcome, events = run_on(
-        "process", make_algorithm(name), task=Quadratic(noise=0.1), samples=3000, lr=0.05, micro_batch=5
-    )
+    algorithm = make(name)
+    outcome, events = run_on("process", algorithm, task=Quadratic(noise=0.1), samples=3000, lr=0.05, micro_batch=5)
     assert outcome.error is None
     run, end = events[0], events[-1]
     assert isinstance(run, Run)
     assert isinstance(end, End)
     assert (run.engine, end.reason, outcome.reason) == ("process", "finished", "finished")
     assert len(run.groups["workers"]) == 4
-    assert ("servers" in run.groups) == make_algorithm(name).has_servers
+    assert ("servers" in run.groups) == algorithm.has_servers
+    assert ("communicators" in run.groups) == algorithm.has_communicators
 
-    scores = [event.loss for event in events if isinstance(event, Evaluation)]
-    assert scores[-1] < 0.7 * scores[0]
-    updates = [event for event in events if isinstance(event, Update)]
-    computed = [event for event in events if isinstance(event, Compute)]
-    assert sum(event.samples for event in updates) == sum(event.samples for event in computed)
+    assert losses(events)[-1] < 0.7 * losses(events)[0]
+    updates, computed = of(Update, events), of(Compute, events)
+    assert nothing_is_lost(name, events)
     assert [event.version for event in updates] == list(range(1, len(updates) + 1))
-    assert all(event.staleness >= 0 for event in updates)
+    stalest = max(event.staleness for event in updates)
+    assert min(event.staleness for event in updates) >= 0
+    assert stalest == 0 if name in ZERO_STALENESS else stalest == 1 if name in ONE_UPDATE_LATE else stalest > 1
     sums = end.sums
     counted = updates[: sums.updates]
-    assert 3000 <= sums.samples == sum(event.samples for event in counted) < 3000 + 4 * 8
+    sizes = {event.samples for event in counted}
+    assert sizes == {SIZES[name]} if name in SIZES else len(sizes) > 1
+    assert 3000 <= sums.samples == sum(event.samples for event in counted)
+    assert sums.samples - counted[-1].samples < 3000
+    late = 1 if name in ONE_UPDATE_LATE else 3 if algorithm.has_servers else 0
+    assert len(updates) - sums.updates <= late
     assert sums.staleness_mean == pytest.approx(sum(event.staleness for event in counted) / len(counted))
     assert sums.staleness_max == max(event.staleness for event in counted)
-    assert (max(event.staleness for event in updates) == 0) == (name in synchronous)
     for worker in run.groups["workers"]:
         spans = sorted((event.t, event.until) for event in computed if event.who == worker)
         assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))
@@ -73,25 +132,66 @@ def test_the_books_of_a_run(name):
     assert set(outcome.model) == set(Quadratic().model().state_dict())
 
 
-@every_algorithm
+ALONE = {
+    "od": {"warmup": 3, "local_momentum": 0.9},
+    "diloco": {"steps": 8, "outer_lr": 1.0, "outer_momentum": 0.0},
+}
+"""With these parameters they are plain SGD alone. ACCO never is: half of its samples are taken at an estimate."""
+DELAYED_ALONE = {"abs", "pipe"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    mostly(
+        [name for name in ALGORITHMS if name != "acco"],
+        often=("sync", "balanced", "async", "stale", "pace", "pipe", "od", "wp"),
+    ),
+)
 def test_one_worker_is_sequential_sgd_at_full_speed(name):
-    outcome, events = run_on("process", make_algorithm(name), full_speed(1), lr=0.03, momentum=0.9, samples=800)
-    expected = sequential(Quadratic(), [8] * 100, lr=0.03, momentum=0.9)
+    """Or, where each gradient is applied one update late, SGD with such gradients."""
+    algorithm = make_algorithm(name, ALONE.get(name))
+    outcome, events = run_on("process", algorithm, full_speed(1), lr=0.03, momentum=0.9, samples=800)
+    num_samples = of(Update, events)[-1].total_samples
+    assert num_samples >= 800
+    expected = sequential(
+        Quadratic(), [8] * (num_samples // 8), lr=0.03, momentum=0.9, delay=int(name in DELAYED_ALONE)
+    )
     torch.testing.assert_close(outcome.model["at"], expected, rtol=1e-4, atol=1e-6)
     assert 0 < summarize(events).share_of_limit <= 1
 
 
-@pytest.mark.parametrize("name", synchronous)
-def test_two_workers_do_what_they_do_in_virtual_time(name):
+CERTAIN = {
+    "sync": ("sync", {}),
+    "balanced": ("balanced", {}),
+    "pipe": ("pipe", {}),
+    "pace": ("pace", {"micro": "fixed", "max_batch": 16}),
+    "layered": ("layered", {}),
+    "local": ("local", {"steps": 3}),
+    "od": ("od", {"warmup": 3, "local": "compensated", "local_momentum": 0.9}),
+    "od-all-reduce": ("od", {"warmup": 3, "local": "adaptive", "form": "all-reduce"}),
+    "wp": ("wp", {"steps": 3, "per_node": 2, "delay": 1}),
+    "grouping": ("grouping", {"groups": "0,1"}),
+    "backup": ("backup", {"backups": 0}),
+    "diloco": ("diloco", {"steps": 3, "by_pace": False}),
+}
+"""What does not depend on how fast anybody is, or not in its result."""
+
+
+@pytest.mark.parametrize("case", mostly(CERTAIN, often=set(CERTAIN) - {"grouping", "backup", "diloco"}))
+def test_two_workers_do_what_they_do_in_virtual_time(case):
     """The order of two summands does not matter: with equal batches, even rounding is the same."""
-    settings = {"fleet": paces(1500, 500, jitter=0.0), "lr": 0.02, "momentum": 0.9, "samples": 1200}
+    # Sync-SGD applies the union of a queue's next samples, whoever drew them; the others must draw the same each.
+    sampling = "queue" if case in ("sync", "balanced") else "shards"
+    settings = {"fleet": paces(1500, 500, jitter=0.0), "lr": 0.02, "momentum": 0.9, "samples": 480}
     (process, ours), (virtual, theirs) = (
-        run_on(engine, make_algorithm(name), **settings) for engine in ("process", "virtual")
+        run_on(engine, make_algorithm(*CERTAIN[case]), sampling=sampling, **settings)
+        for engine in ("process", "virtual")
     )
     torch.testing.assert_close(process.model["at"], virtual.model["at"], rtol=1e-6, atol=1e-6)
-    if name == "sync":
+    if case == "sync":
         assert torch.equal(process.model["at"], virtual.model["at"])
-    assert [e.samples for e in ours if isinstance(e, Update)] == [e.samples for e in theirs if isinstance(e, Update)]
+    first, second = ([(e.samples, e.staleness) for e in of(Update, events)] for events in (ours, theirs))
+    assert first == second
 
 
 @pytest.mark.parametrize("algorithm", [Late(), Layers(), Unequal()], ids=lambda algorithm: type(algorithm).__name__)
@@ -112,7 +212,7 @@ def test_servers_on_a_scripted_schedule_do_bit_for_bit_the_same():
     assert all(torch.equal(process.model[name], virtual.model[name]) for name in virtual.model)
 
 
-@pytest.mark.parametrize("name", synchronous)
+@pytest.mark.parametrize("name", ["sync", "balanced"])
 def test_the_applied_gradient_is_that_of_the_union(name):
     """Unequal paces make unequal batches; the result is that of one machine with all of their samples."""
     outcome, events = run_on("process", make_algorithm(name), paces(4000, 1000, 500, jitter=0.0), lr=0.05, samples=960)
@@ -149,14 +249,25 @@ def test_paces_are_measured_on_computing_alone():
     assert summarize(events).busy["worker-0"] < 0.3
 
 
-@pytest.mark.parametrize("name", ["sync", "async"])
-def test_time_budget_and_target(name):
-    settings = {"task": Digits(), "lr": 0.05, "momentum": 0.5, "batch_size": 16}
-    _, events = run_on("process", make_algorithm(name), seconds=0.6, **settings)
+# Layered SGD is left out of both: if time ends between two broadcasts, it waits for ever (see test_registry).
+ENDABLE = [name for name in ALGORITHMS if name != "layered"]
+
+
+@pytest.mark.parametrize("name", mostly(ENDABLE, often=("sync", "async", "pace", "od", "grouping", "backup", "wp")))
+def test_time_budget(name):
+    """Whoever is at something when time is up, all come to an end, and no sample is lost."""
+    outcome, events = run_on("process", make(name), seconds=0.6, lr=0.02)
+    assert outcome.error is None
     assert events[-1].reason == "finished"
     assert summarize(events).seconds == pytest.approx(0.6, abs=0.1)
+    assert nothing_is_lost(name, events)
+
+
+@pytest.mark.parametrize("name", mostly(ENDABLE, often=("sync", "async", "pace", "grouping")))
+def test_stops_at_the_target(name):
+    settings = {"task": Digits(), "lr": 0.05, "momentum": 0.5, "batch_size": 16}
     _, events = run_on(
-        "process", make_algorithm(name), samples=400_000, target=0.8, stop_at_target=True, eval_every=1000, **settings
+        "process", make(name), samples=400_000, target=0.8, stop_at_target=True, eval_every=1000, **settings
     )
     summary = summarize(events)
     assert summary.reason == "finished"
@@ -164,29 +275,29 @@ def test_time_budget_and_target(name):
     assert summary.best_accuracy >= 0.8
 
 
-@pytest.mark.parametrize("name", with_servers)
+@pytest.mark.parametrize("name", mostly(with_servers, often=("async", "stale", "grouping", "od")))
 def test_several_servers_share_the_layers(name):
     fleet = Fleet(machine=(Machine(samples_per_s=2000, count=3),), server=(ServerMachine(),) * 3)
-    outcome, events = run_on("process", make_algorithm(name), fleet, task=Digits(), samples=15_000, lr=0.05)
+    outcome, events = run_on("process", make(name), fleet, task=Digits(), samples=9000, lr=0.1)
     assert outcome.error is None
     assert len(events[0].groups["servers"]) == 3
     for server in events[0].groups["servers"]:
-        versions = [event.version for event in events if isinstance(event, Update) and event.who == server]
+        versions = [event.version for event in of(Update, events) if event.who == server]
         assert versions == list(range(1, len(versions) + 1))
-    assert summarize(events).accuracy > 0.8
+    assert nothing_is_lost(name, events)
+    assert summarize(events).accuracy > 0.75
 
 
-@pytest.mark.parametrize("name", ["sync", "stale"])
+@pytest.mark.parametrize("name", mostly(ALGORITHMS, often=("sync", "stale", "pace")))
 def test_any_optimizer(name):
-    spec = OptimizerSpec(name="adamw", lr=0.01)
-    _, events = run_on("process", make_algorithm(name), optimizer=spec, samples=8000, task=Quadratic(noise=0.1))
-    scores = [event.loss for event in events if isinstance(event, Evaluation)]
-    assert scores[-1] < 0.3 * scores[0]
+    spec = OptimizerSpec(name="adamw", lr=0.02)
+    _, events = run_on("process", make(name), optimizer=spec, samples=6000, task=Quadratic(noise=0.1))
+    assert losses(events)[-1] < 0.3 * losses(events)[0]
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", mostly(ALGORITHMS, often=("sync", "async", "pace", "grouping", "wp")))
 def test_divergence_names_worker_sample_and_layer(name):
-    outcome, events = run_on("process", make_algorithm(name), lr=1e20, samples=80_000)
+    outcome, events = run_on("process", make(name), lr=1e20, samples=80_000)
     assert outcome.error.exit_code == 3
     assert "diverged" in outcome.reason
     assert "sample" in outcome.reason

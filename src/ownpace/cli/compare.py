@@ -25,7 +25,7 @@ def compare(
     *,
     algorithm: Annotated[
         str, typer.Option("--algorithm", "--algorithms", help="Names with commas between. " + options.ALGORITHM_HELP)
-    ] = ",".join(ALGORITHMS),
+    ] = "sync,balanced,abs,pace",
     parameter: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,7 +40,7 @@ def compare(
 ) -> None:
     """Compare algorithms on the same fleet, task and seeds: a table and a figure.
 
-    Example: ownpace compare --algorithms sync,async,stale,balanced --fleet steep --target 0.95 --seeds 0,1,2
+    Example: ownpace compare --algorithms sync,async,grouping,pace --fleet steep --target 0.95 --seeds 0,1,2
 
     With --engine both, each algorithm is run on real processes and predicted in virtual time, side by side.
 

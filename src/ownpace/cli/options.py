@@ -71,6 +71,14 @@ class Shared:
     precision: Annotated[str, _option(f"Of forward passes (autocast): {_names(get_args(Precision))}.", panel=_RUN)] = (
         "float32"
     )
+    cuda_graphs: Annotated[
+        bool,
+        _option(
+            "On a card, record each gradient once and replay it: for models that do the same in every forward pass.",
+            "--cuda-graphs",
+            panel=_RUN,
+        ),
+    ] = False
     batch_size: Annotated[int, _option("Samples of each worker per update.", panel=_LEARN)] = 32
     micro_batch: Annotated[
         int | None, _option("Samples per gradient computation (default: the batch).", panel=_LEARN)
@@ -94,6 +102,12 @@ class Shared:
     eval_every: Annotated[
         int | None, _option("Samples between evaluations (default: 40 of them, at most).", panel=_END)
     ] = None
+    evaluate: Annotated[
+        str,
+        _option(
+            "On processes: judge the model `during` the run, or keep snapshots and judge them `after` it.", panel=_END
+        ),
+    ] = "during"
     no_detail: Annotated[
         bool,
         _option("Record evaluations and sums, not each computation, transfer and wait.", "--no-detail", panel=_OUT),

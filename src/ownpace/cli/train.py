@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ownpace.algorithms import DEFAULT
 from ownpace.cli import options
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
@@ -20,7 +21,7 @@ from ownpace.run import EVENTS, execute
 @options.with_shared_options
 def train(
     *,
-    algorithm: Annotated[str, typer.Option(help=options.ALGORITHM_HELP)] = "sync",
+    algorithm: Annotated[str, typer.Option(help=options.ALGORITHM_HELP)] = DEFAULT,
     parameter: Annotated[
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of the algorithm; repeatable."),
