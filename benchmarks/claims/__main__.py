@@ -100,6 +100,10 @@ def pace_mnist_adamw(runner: Runner) -> None:
     _everybody("mnist", "adamw", runner)
 
 
+def limit(runner: Runner) -> None:
+    runner.run([shown.limit(fleet, way) for fleet in shown.PRESETS for way in ("abs", "pace")], "share of the limit")
+
+
 def final(runner: Runner) -> None:
     for optimizer in ("sgd", "adamw"):
         runner.run(shown.final_runs("mnist", optimizer), f"final accuracy, {optimizer}")
@@ -118,6 +122,7 @@ PARTS = {
     "papers-cifar": papers_cifar,
     "od-cifar": od_cifar,
     "final": final,
+    "limit": limit,
 }
 
 if __name__ == "__main__":

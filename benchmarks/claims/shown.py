@@ -252,3 +252,18 @@ def layered_runs() -> list[Config]:
         for ratio in IO_RATIOS
     ]
     return learn + grow
+
+
+def limit(fleet: str, algorithm: str) -> Config:
+    """A long run for its times alone: how much of the fleet's limit is used?"""
+    return replace(
+        MNIST,
+        algorithm=algorithm,
+        parameters={},
+        fleet=fleet,
+        samples=2_000_000,
+        seconds=None,
+        target=None,
+        stop_at_target=False,
+        timing_only=True,
+    )

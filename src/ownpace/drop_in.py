@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -507,12 +508,13 @@ class UserHolding:
         self.clip(mean, 1)
         for parameter, view in zip(self.parameters, self._layout.views(mean), strict=True):
             parameter.grad = view
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        if lr_factor != 1:
-            self._set_rates([rate * lr_factor for rate in rates])
-        self._inner_step()
-        if lr_factor != 1:
+        own = [group["lr"] for group in self.optimizer.param_groups]
+        rates = [rate * lr_factor for rate in map(_agreed, own, gradient.rates or own)]
+        if rates != own:
             self._set_rates(rates)
+        self._inner_step()
+        if rates != own:
+            self._set_rates(own)
 
     def _set_rates(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
@@ -755,6 +757,9 @@ class LoopWorker(ProcessWorker):
             self.holding.values.copy_(self._true)
             self._true = None
 
+    def _maybe_freeze(self) -> None:
+        """Every update counts: what ends a user's loop is the end of its data."""
+
     def tell_to_stop(self) -> None:
         """Come to an end, and let the others know."""
         self._told_to_stop = True
@@ -862,6 +867,14 @@ class _AtGlobal:
     def __exit__(self, *details: object) -> None:
         if self._own is not None:
             self._node.holding.values.copy_(self._own)
+
+
+def _agreed(own: Any, of_first: Any) -> Any:
+    """The learning rate that all ranks step with: the first one's, since schedulers may be stepped unequally often.
+
+    Rates travel in single precision; where the own one is the same but for that, it is taken.
+    """
+    return own if isinstance(own, Tensor) or np.float32(own) == np.float32(of_first) else of_first
 
 
 def _ignore(event: events.Event) -> None:

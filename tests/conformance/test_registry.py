@@ -294,16 +294,7 @@ def test_time_budget(case):
         assert 0.5 == end.sums.seconds <= end.t < 0.6
 
 
-LEFT_ALONE = pytest.mark.xfail(
-    strict=True,
-    reason="a subgroup learns from its own broadcast that time is up; if another's began before, that one goes on and "
-    "waits for ever",
-)
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=LEFT_ALONE) if base(case) == "layered" else case for case in CASES]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_all_end_together_though_some_load_for_long(case):
     """Time is up when some have their next samples already and others do not."""
     machines = (Machine(samples_per_s=1000, count=2), Machine(samples_per_s=1000, count=2, io_s_per_sample=0.01))

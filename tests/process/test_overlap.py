@@ -25,7 +25,7 @@ def train(*, overlap: bool, twice: bool = False, clip: bool = False) -> torch.Te
     model = nn.Sequential(nn.Linear(16, 1600), nn.Tanh(), nn.Linear(1600, 1600), nn.Tanh(), nn.Linear(1600, 4))
     model.register_parameter("idle", nn.Parameter(torch.ones(1000)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    with ownpace.join() as fleet:
+    with ownpace.join("sync") as fleet:
         model, optimizer = fleet.wrap(model, optimizer, overlap=overlap)
         for x, y in fleet.batches(DATA, 24, epochs=2, sampling="shards"):
             functional.cross_entropy(model(x), y).backward()

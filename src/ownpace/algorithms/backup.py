@@ -37,17 +37,19 @@ class BackupSgd(Algorithm):
             me.send(server, torch.zeros(1))  # nobody needs to wait for me any more
 
     async def server(self, me: Server) -> None:
-        left = 0
+        left: set[Address] = set()
         pushes: dict[Address, Gradient] = {}
         while True:
             push = await me.receive()
             if not isinstance(push.body, Gradient):
-                left += 1
+                left.add(push.sender)
+                if len(left) == len(me.workers):
+                    left.clear()  # all of them: whoever pushes next begins anew
             elif push.gradient.versions[0] < me.parameters.version:
                 me.send(push.sender, me.parameters)  # too late
             else:
                 pushes[push.sender] = push.gradient
-            if pushes and len(pushes) >= min(len(me.workers) - self.backups, len(me.workers) - left):
+            if pushes and len(pushes) >= min(len(me.workers) - self.backups, len(me.workers) - len(left)):
                 workers = sorted(pushes, key=lambda worker: worker.index)
                 me.step(union([pushes[worker] for worker in workers]))
                 pushes.clear()

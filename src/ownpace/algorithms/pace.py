@@ -22,7 +22,8 @@ Opt is any torch optimizer, through `peek`. Alone (N = 1) the prediction is exac
 
 `max_batch` caps the samples of one update where communication is very slow: a worker that has computed its share of
 them begins no further micro-batch until the sum is there. `warmup` updates are made synchronously at the start, while
-gradients still change faster than one update can predict.
+gradients still change faster than one update can predict; deep nets with momentum need that (20 are enough for
+ResNet-18).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ownpace.core.values import Gradient
 
 @dataclass(frozen=True, kw_only=True)
 class PaceSgd(Algorithm):
-    """ABS-SGD that computes where the optimizer is about to be: any optimizer, no idling, Sync-SGD's accuracy."""
+    """Compute at one's own pace, where the optimizer is about to be; apply the sum one update late."""
 
     replicas_identical: ClassVar[bool] = True
     predict: Literal["own", "share", "none"] = "own"

@@ -4,7 +4,7 @@
             n_i = steps of node i,  T_i = max_j n_j − n_i,  r = 1 − λη
             v = Σ_i weight_i w_i
 
-    `exp`      weight_i ∝ r^{T_i}                       the paper's; each step on (λ/2)‖w‖² + loss contracts by r
+    `exp`      weight_i ∝ r^{T_i}                       the paper's form; each step on (λ/2)‖w‖² + loss contracts by r
     `exp2`     weight_i ∝ r^{2 T_i}
     `count`    weight_i ∝ n_i
     `equal`    weight_i = 1/k                           SimuParallel SGD

@@ -6,7 +6,7 @@ know nobody beforehand. A worker that ends says so too; from then on nobody wait
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -56,20 +56,24 @@ class Gathering:
 
     def __init__(self) -> None:
         self._pushes: dict[int, dict[Address, deque[Gradient]]] = {}
-        self._left: Counter[int] = Counter()
+        self._left: dict[int, set[Address]] = {}
 
     def take(self, message: Message) -> Gathered | None:
         """Take in what a worker sent; returns its group's gradients if they are complete now."""
         body = message.body
         if isinstance(body, Tensor):
             group, size = (int(number) for number in body.tolist())
-            self._left[group] += 1
+            left = self._left.setdefault(group, set())
+            left.add(message.sender)
+            if len(left) == size:
+                left.clear()  # all of them: whoever pushes next begins anew
         else:
             notes = message.gradient.notes
             assert notes is not None, "a push says to which group it belongs"
             group, size = (int(number) for number in notes.tolist())
             self._pushes.setdefault(group, {}).setdefault(message.sender, deque()).append(message.gradient)
-        if group not in self._pushes or len(self._pushes[group]) + self._left[group] < size:
+        left = self._left.get(group, set())
+        if group not in self._pushes or len(self._pushes[group].keys() | left) < size:
             return None
         pushes = self._pushes.pop(group)
         workers = tuple(sorted(pushes, key=lambda worker: worker.index))  # by rank: the sum is reproducible

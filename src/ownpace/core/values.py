@@ -88,6 +88,8 @@ class Gradient:
     """A few numbers that travel along and are summed in collectives: norms, say."""
     shares: tuple[Share, ...] = ()
     """For the sum of a collective: what each member of the group contributed, in the group's order."""
+    rates: tuple[float, ...] = ()
+    """For a sum among workers with optimizers of a user's: the learning rates that all of them step with."""
 
     @property
     def mean(self) -> Tensor:
@@ -148,6 +150,7 @@ def union(gradients: Sequence[Gradient]) -> Gradient:
         seconds=sum(gradient.seconds for gradient in gradients),
         notes=add_up(notes) if notes else None,
         shares=tuple(share for gradient in gradients for share in gradient.shares or (gradient.as_share,)),
+        rates=gradients[0].rates,
     )
 
 

@@ -107,9 +107,9 @@ def _legend(axis: Axes) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    patches: list[Any] = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind != "load"]
+    patches: list[Any] = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items()]
     patches.append(Line2D([], [], marker="|", linestyle="", color="#222222", label="update"))
-    axis.legend(handles=patches, loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, fontsize=8)
+    axis.legend(handles=patches, loc="lower right", bbox_to_anchor=(1, 1), ncols=5, frameon=False, fontsize=8)
 
 
 def _engine(events: Sequence[Event]) -> str:

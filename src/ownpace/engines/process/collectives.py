@@ -49,14 +49,22 @@ class Ring:
     """One group's collectives, as one member sees them."""
 
     def __init__(
-        self, name: str, index: int, size: int, layout: Layout, like: Tensor, num_shards: int, wiring: Wiring
+        self,
+        name: str,
+        index: int,
+        size: int,
+        layout: Layout,
+        like: Tensor,
+        num_shards: int,
+        wiring: Wiring,
+        num_rates: int = 0,
     ) -> None:
         self.name = name
         self.index = index
         self.size = size
         self._like = like
         self._num_shards = num_shards
-        self._entry = _ENTRY + num_shards
+        self._entry = _ENTRY + num_shards + num_rates
         head = 1 + size * self._entry + _NOTES + 2 * size
         self.head = -(-head // _ALIGN) * _ALIGN
         self._num_values = layout.size
@@ -99,7 +107,7 @@ class Ring:
         """The part of a buffer that holds the gradient."""
         return buffer[self.head :]
 
-    def header(self, body: Gradient | Tensor | None, stop: bool, came_s: float) -> Tensor:
+    def header(self, body: Gradient | Tensor | None, stop: bool, came_s: float, rates: Sequence[float] = ()) -> Tensor:
         """What this member says beside its tensor, in its own places; zero everywhere else."""
         numbers = [0.0] * self.head
         numbers[0] = float(stop)
@@ -117,6 +125,7 @@ class Ring:
                 came_s,
                 len(notes),
                 *body.versions,
+                *rates,
             ]
             first = 1 + self.size * self._entry
             numbers[first : first + len(notes)] = notes
@@ -182,7 +191,7 @@ class Ring:
         present = [entry for entry in entries if entry[0]]
         length = int(max((entry[5] for entry in present), default=0))
         first = 1 + self.size * self._entry
-        versions = zip(*(entry[_ENTRY:] for entry in present), strict=True)
+        versions = zip(*(entry[_ENTRY : _ENTRY + self._num_shards] for entry in present), strict=True)
         return Gradient(
             total=total,
             samples=round(sum(entry[1] for entry in present)),
@@ -191,6 +200,7 @@ class Ring:
             seconds=math.fsum(entry[3] for entry in present),
             notes=torch.tensor(numbers[first : first + length], dtype=torch.float64) if length else None,
             shares=tuple(Share(round(entry[1]), entry[3]) for entry in entries),
+            rates=tuple(entries[0][_ENTRY + self._num_shards :]),
         )
 
     def last_came_s(self, header: Tensor) -> float:

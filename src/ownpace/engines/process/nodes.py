@@ -212,7 +212,7 @@ class ProcessNode:
         if ring.size == 1:
             return self._sum_of_one(ring, body)
         now = self._clock.now()
-        header = ring.header(body, self.wants_stop, now)
+        header = ring.header(body, self.wants_stop, now, self._rates())
         works = [*works, *ring.all_reduce(header, buffer, launched=len(works))]
         return Reduced(self, "all-reduce", ring, works, header, buffer, now)
 
@@ -241,7 +241,9 @@ class ProcessNode:
         root: int | None = None,
     ) -> Reduced:
         now = self._clock.now()
-        header = ring.header(body, self.wants_stop, now)
+        # A root passes on what it knows from sums it awaited: so groups that broadcast the same sum end together.
+        stop = self._stop if what == "broadcast" else self.wants_stop
+        header = ring.header(body, stop, now, self._rates())
         if isinstance(body, Tensor):
             values = body.detach().clone()
         else:
@@ -269,6 +271,7 @@ class ProcessNode:
                 seat.like,
                 max(1, len(self._roll.shards)),
                 seat.wiring,
+                len(self._rates()),
             )
         return ring
 

@@ -143,6 +143,11 @@ class Collected(Answer[Any]):
         self.stop = False
         self.joined_s = 0.0
 
+    @property
+    def knows_of_stop(self) -> bool:
+        """Whether the node has heard that the run is to end."""
+        return self._node._stop
+
     def __await__(self) -> Generator[Answer[Any], None, Any]:
         if not self.done:
             start = self._node._clock._now
@@ -187,12 +192,21 @@ class Collective:
         cost = transport.all_reduce if self._what == "all-reduce" else transport.chain
         links: list[VirtualNode] = list(self._group)  # type: ignore[arg-type]  # nodes are their addresses
         start, end = cost(run.clock.now, links, nbytes, run.latency_s)
-        stop = run.clock.now >= run.deadline_s
-        for part in self._parts.values():
-            part.stop = stop
+        self._tell_who_stops()
         run.clock.at(end, Call(partial(self._deliver, result)))
         if run.detail:
             run.emit(events.Transfer(start, end, self._what, self._group.name, nbytes))
+
+    def _tell_who_stops(self) -> None:
+        """Whether the time is up: a sum tells all its members; a broadcast, what its root knows from sums it awaited.
+
+        So groups that broadcast the same sum at different times come to the same end.
+        """
+        over = self._run.clock.now >= self._run.deadline_s
+        if self._what == "broadcast" and self._root is not None:
+            over = self._parts[self._root].knows_of_stop
+        for member, part in self._parts.items():
+            part.stop = over and (self._what != "reduce" or member is self._root)
 
     def _deliver(self, result: Any) -> None:
         for member in self._group:

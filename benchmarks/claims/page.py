@@ -1,0 +1,190 @@
+"""docs/results/claims.md and its figures, out of the runs that were made."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from claims import shown
+from claims.race import Race, lead
+from claims.running import HERE, Runner, describe
+
+PAGE = HERE / "docs" / "results" / "claims.md"
+IMAGES = HERE / "docs" / "images" / "claims"
+WORDS = HERE / "benchmarks" / "claims" / "words"
+"""What people have to say about the numbers, one file for each section."""
+
+
+def write(runner: Runner) -> None:
+    """Write the page; what was not run is said to be missing."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    parts = [(WORDS / "head.md").read_text().rstrip()]
+    for name, make in SECTIONS.items():
+        try:
+            numbers = make(runner)
+        except KeyError:
+            numbers = ["Not run here yet: `make claims`."]
+        parts.append((WORDS / f"{name}.md").read_text().rstrip())
+        parts.append("\n".join(numbers))
+    parts.append((WORDS / "foot.md").read_text().rstrip())
+    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def grouping(runner: Runner) -> list[str]:
+    lines = []
+    for task, momentum in (("mnist", 0.0), ("mnist", 0.9), ("cifar10", 0.9), ("cifar10", 0.0)):
+        race = shown.grouping(task, momentum)
+        lines += [*_race(race, runner, "grouping"), ""]
+    return lines
+
+
+def _race(race: Race, runner: Runner, ours: str) -> list[str]:
+    try:
+        return race.table(runner, ours)
+    except KeyError:
+        return [f"{race.name}: not run here yet."]
+
+
+def wp(runner: Runner) -> list[str]:
+    rules = ("exp", "equal", "count", "optimal")
+    rows, curves = [], {rule: [] for rule in rules}
+    for steps in shown.WP_STEPS:
+        means = {}
+        for rule in rules:
+            means[rule] = statistics.mean(runner.of(shown.wp(rule, steps, seed)).objective or 0.0 for seed in range(5))
+            curves[rule].append(means[rule])
+        time = runner.of(shown.wp("exp", steps, 0)).seconds
+        best = "exp" if means["exp"] < means["equal"] else "equal"
+        rows.append((str(steps), f"{time:.2f}", *(f"{means[rule]:.5f}" for rule in rules), best))
+    figure = Figure(figsize=(7, 3.4), layout="constrained")
+    axis = figure.subplots()
+    for rule, values in curves.items():
+        axis.plot(shown.WP_STEPS, values, "o-", label=f"{rule} (SimuParallel)" if rule == "equal" else rule)
+    axis.set(xscale="log", xlabel="steps of the fastest node", ylabel="objective")
+    axis.legend(frameon=False)
+    figure.savefig(IMAGES / "wp.png", dpi=120)
+    heads = ("T", "seconds", "`exp`", "`equal` (SimuParallel)", "`count`", "`optimal`", "lower of exp and equal")
+    return [*_table(heads, rows), "", "![Objective over the steps of the fastest node](../images/claims/wp.png)"]
+
+
+def od(runner: Runner) -> list[str]:
+    rows = []
+    for ratio in shown.OD_RATIOS:
+        for label, way in shown.OD_WAYS.items():
+            lr = shown.best_od_lr(runner, "mnist", ratio, way)
+            outcomes = [runner.of(shown.od("mnist", ratio, way, lr, seed)) for seed in range(3)]
+            accuracy = statistics.mean(outcome.final() for outcome in outcomes)
+            rate = outcomes[0].samples_per_s
+            rows.append((f"{ratio:g}", f"`{label}`", f"{lr:g}", f"{rate:,.0f}", f"{100 * accuracy:.2f} %"))
+    return _table(("C / compute", "way", "best lr", "samples/s", "accuracy, 3 seeds"), rows)
+
+
+def layered(runner: Runner) -> list[str]:
+    rows = []
+    for ratio in shown.IO_RATIOS:
+        sync, ours = (runner.of(shown.layered(way, 16, ratio, timing_only=False)) for way in ("sync", "layered"))
+        apart = max(abs((a[3] or 0) - (b[3] or 0)) for a, b in zip(sync.curve, ours.curve, strict=True))
+        rows.append((f"{ratio:g}", f"{sync.seconds:.2f}", f"{ours.seconds:.2f}", f"{apart:.1e}"))
+    lines = _table(("I/O over all-reduce", "`sync`, s", "`layered`, s", "largest difference of test losses"), rows)
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    rows = []
+    for axis, ratio in zip(figure.subplots(1, len(shown.IO_RATIOS), sharey=True), shown.IO_RATIOS, strict=True):
+        for way in ("sync", "layered"):
+            shares = [
+                runner.of(shown.layered(way, count, ratio, timing_only=True)).samples_per_s / (2000 * count)
+                for count in shown.NUM_WORKERS
+            ]
+            axis.plot(shown.NUM_WORKERS, shares, "o-", label="flat all-reduce" if way == "sync" else "layered")
+            rows.append((f"{ratio:g}", f"`{way}`", *(f"{share:.2f}" for share in shares)))
+        axis.set(xscale="log", xlabel="workers", title=f"I/O = {ratio:g} × all-reduce", ylim=(0, 1))
+    figure.axes[0].set_ylabel("share of computing alone")
+    figure.axes[0].legend(frameon=False)
+    figure.savefig(IMAGES / "layered.png", dpi=120)
+    counts = [str(count) for count in shown.NUM_WORKERS]
+    scaling = "![Efficiency over the number of workers](../images/claims/layered.png)"
+    return [*lines, "", *_table(("I/O", "workers:", *counts), rows), "", scaling]
+
+
+def abs_(runner: Runner) -> list[str]:
+    lines = []
+    for task in ("mnist", "cifar10"):
+        leads = []
+        for fleet in shown.HEADLINE:
+            race = shown.papers_race(task, fleet)
+            table = _race(race, runner, "abs")
+            lines += [*table, ""]
+            if len(table) > 1:
+                leads.append(lead(race.times(runner), "abs", ("sync", "async", "stale")))
+        lines += [_average(f"`abs` over the best of sync, async and stale, {task}", leads), ""]
+    return lines
+
+
+def _average(what: str, leads: Sequence[float | None]) -> str:
+    known = [value for value in leads if value is not None]
+    if not known:
+        return f"{what}: not shown."
+    each = ", ".join(describe(value) for value in leads)
+    return f"**{what}: {each}; on average {statistics.mean(known):.2f}×.**"
+
+
+def pace(runner: Runner) -> list[str]:
+    lines = []
+    for optimizer in ("sgd", "adamw"):
+        leads, beside = [], []
+        for fleet in (*shown.HEADLINE, *shown.OTHER_FLEETS):
+            race = shown.everybody("mnist", fleet, optimizer, few=False)
+            table = _race(race, runner, "pace") if optimizer == "sgd" and fleet in shown.HEADLINE else [""]
+            if len(table) == 1:
+                race = shown.everybody("mnist", fleet, optimizer)
+                table = _race(race, runner, "pace")
+            lines += [*table, ""]
+            if len(table) == 1 or fleet not in shown.HEADLINE:
+                continue
+            others = [label for label in race.ways if label not in (*shown.OURS, *shown.BESIDE)]
+            leads.append(lead(race.times(runner), "pace", others))
+            beside.append(lead(race.times(runner), "pace", shown.BESIDE))
+        lines += [_average(f"`pace` over the best of all others, {optimizer}", leads), ""]
+        lines += [_average(f"`pace` over ACCO with our micro-batches, {optimizer}", beside), ""]
+    return lines
+
+
+def final(runner: Runner) -> list[str]:
+    rows = []
+    for optimizer in ("sgd", "adamw"):
+        for fleet, algorithm in (("mild", "sync"), *((f, "pace") for f in (*shown.HEADLINE, *shown.OTHER_FLEETS))):
+            means = {}
+            for lr in shown.FINAL_LRS["mnist", optimizer]:
+                runs = [shown.to_the_end("mnist", fleet, algorithm, lr, optimizer, seed) for seed in range(3)]
+                means[lr] = statistics.mean(runner.of(run).final() for run in runs)
+            lr = max(means, key=lambda lr: means[lr])
+            rows.append((optimizer, f"`{algorithm}`", fleet, f"{lr:g}", f"{100 * means[lr]:.2f} %"))
+    return _table(("optimizer", "way", "fleet", "best lr", "final accuracy, 3 seeds"), rows)
+
+
+def limit(runner: Runner) -> list[str]:
+    rows = [
+        (fleet, *(f"{runner.of(shown.limit(fleet, way)).share_of_limit:.3f}" for way in ("abs", "pace")))
+        for fleet in shown.PRESETS
+    ]
+    return _table(("preset", "`abs`", "`pace`"), rows)
+
+
+Make = Callable[[Runner], list[str]]
+SECTIONS: dict[str, Make] = {
+    "grouping": grouping,
+    "wp": wp,
+    "od": od,
+    "layered": layered,
+    "abs": abs_,
+    "pace": pace,
+    "final": final,
+    "limit": limit,
+}
+__all__: list[Any] = ["write"]
