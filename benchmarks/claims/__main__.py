@@ -8,6 +8,7 @@ import os
 from claims import shown
 from claims.race import run_races
 from claims.running import KEPT, Runner
+from ownpace.fleet import PRESETS
 
 
 def main() -> None:
@@ -101,7 +102,7 @@ def pace_mnist_adamw(runner: Runner) -> None:
 
 
 def limit(runner: Runner) -> None:
-    runner.run([shown.limit(fleet, way) for fleet in shown.PRESETS for way in ("abs", "pace")], "share of the limit")
+    runner.run([shown.limit(fleet, way) for fleet in PRESETS for way in ("abs", "pace")], "share of the limit")
 
 
 def final(runner: Runner) -> None:

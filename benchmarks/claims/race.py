@@ -27,6 +27,8 @@ class Race:
     seeds: Sequence[int] = (0, 1, 2)
     lrs_of: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Other learning rates for some."""
+    levels: Sequence[float] = (0.96, 0.97)
+    """The accuracies whose times are taken; a run ends at its target, the highest of them."""
 
     def configs(self, label: str, seed: int = 0) -> list[Config]:
         """One run for each learning rate."""
@@ -38,43 +40,46 @@ class Race:
         """All runs of the first seed: they choose the learning rates."""
         return [config for label in self.ways for config in self.configs(label)]
 
-    def chosen(self, runner: Runner) -> dict[str, list[Config]]:
-        """Each way at its best learning rate, with every seed."""
-        return {label: with_seeds(runner.best_lr(self.configs(label)), self.seeds) for label in self.ways}
+    def chosen(self, runner: Runner, level: float) -> dict[str, list[Config]]:
+        """Each way at the learning rate with which it first reaches a level of accuracy, with every seed."""
+        best = {label: runner.best_lr(self.configs(label), level) for label in self.ways}
+        return {label: with_seeds(config, self.seeds) for label, config in best.items()}
 
-    def times(self, runner: Runner) -> dict[str, float | None]:
-        """Mean seconds to the target of each way."""
-        return {label: runner.time(configs) for label, configs in self.chosen(runner).items()}
+    def times(self, runner: Runner, level: float) -> dict[str, float | None]:
+        """Mean seconds to that level of each way."""
+        return {label: runner.time(configs, level) for label, configs in self.chosen(runner, level).items()}
 
     def table(self, runner: Runner, ours: str) -> list[str]:
         """The race as a Markdown table, with everybody's time over ours."""
-        chosen, times = self.chosen(runner), self.times(runner)
-        goal = f"s to {100 * (self.base.target or 0):g} %"
-        lines = [
-            f"| {self.name} | best lr | {goal} | over `{ours}` | samples/s | updates/s | share of limit |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        mine = times[ours]
-        for label, configs in sorted(chosen.items(), key=lambda item: times[item[0]] or float("inf")):
-            outcomes = [runner.of(config) for config in configs]
-            reached = [o.time_to_target for o in outcomes]
-            time = describe(times[label])
-            if times[label] is None and any(t is not None for t in reached):
-                time = f"{sum(t is not None for t in reached)} of {len(reached)} seeds"
-            ratio = times[label] / mine if times[label] and mine else None  # type: ignore[operator]
-            first = outcomes[0]
-            updates = first.updates / first.seconds if first.seconds else 0.0
-            lines.append(
-                f"| `{label}` | {configs[0].lr:g} | {time} | {describe(ratio)} | {first.samples_per_s:,.0f} | "
-                f"{updates:.1f} | {first.share_of_limit:.3f} |"
-            )
+        by_level = {level: (self.chosen(runner, level), self.times(runner, level)) for level in self.levels}
+        heads = [f"{self.name}", "samples/s", "updates/s", "share of limit"]
+        for level in self.levels:
+            heads += [f"s to {100 * level:g} %", "lr", f"over `{ours}`"]
+        lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        first = by_level[self.levels[0]][1]
+        for label in sorted(self.ways, key=lambda label: first[label] or float("inf")):
+            outcome = runner.of(by_level[self.levels[0]][0][label][0])
+            updates = outcome.updates / outcome.seconds if outcome.seconds else 0.0
+            cells = [f"`{label}`", f"{outcome.samples_per_s:,.0f}", f"{updates:.1f}", f"{outcome.share_of_limit:.3f}"]
+            for level, (chosen, times) in by_level.items():
+                configs, time, mine = chosen[label], times[label], times[ours]
+                reached = sum(runner.of(config).time_to(level) is not None for config in configs)
+                shown = f"{reached} of {len(configs)} seeds" if time is None and reached else describe(time)
+                cells += [shown, f"{configs[0].lr:g}", describe(time / mine if time and mine else None)]
+            lines.append("| " + " | ".join(cells) + " |")
         return lines
 
 
 def run_races(races: Sequence[Race], runner: Runner, what: str) -> None:
     """First every learning rate with one seed, then the best with all seeds."""
     runner.run([config for race in races for config in race.every()], f"{what}, learning rates")
-    chosen = [config for race in races for configs in race.chosen(runner).values() for config in configs]
+    chosen = [
+        config
+        for race in races
+        for level in race.levels
+        for configs in race.chosen(runner, level).values()
+        for config in configs
+    ]
     runner.run(chosen, f"{what}, seeds")
 
 

@@ -46,6 +46,10 @@ class Outcome:
     curve: list[list[float | None]]
     """(virtual seconds, samples, accuracy, loss) of every evaluation."""
 
+    def time_to(self, level: float) -> float | None:
+        """Virtual seconds until an evaluation first reached this accuracy."""
+        return next((t for t, _, accuracy, _ in self.curve if accuracy is not None and accuracy >= level), None)
+
     def final(self, last: int = 1) -> float:
         """The mean accuracy of the last evaluations."""
         scores = [point[2] for point in self.curve if point[2] is not None]
@@ -98,23 +102,23 @@ class Runner:
         """What became of a run."""
         return self.outcomes[key(config)]
 
-    def best_lr(self, configs: Sequence[Config]) -> Config:
-        """Of runs that differ in their learning rate alone, the one that reached its target first.
+    def best_lr(self, configs: Sequence[Config], level: float) -> Config:
+        """Of runs that differ in their learning rate alone, the one that reached this accuracy first.
 
         If none did: the one that came closest.
         """
 
         def merit(config: Config) -> tuple[float, float]:
             outcome = self.of(config)
-            reached = outcome.time_to_target
+            reached = outcome.time_to(level)
             best = max((point[2] or 0.0 for point in outcome.curve), default=0.0)
             return (0.0, reached) if reached is not None else (1.0, -best)
 
         return min(configs, key=merit)
 
-    def time(self, configs: Sequence[Config]) -> float | None:
-        """The mean time to the target over seeds; None if one of them never reached it."""
-        times = [self.of(config).time_to_target for config in configs]
+    def time(self, configs: Sequence[Config], level: float) -> float | None:
+        """The mean time to this accuracy over seeds; None if one of them never reached it."""
+        times = [self.of(config).time_to(level) for config in configs]
         return None if None in times else statistics.mean(t for t in times if t is not None)
 
 

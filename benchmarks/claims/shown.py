@@ -17,6 +17,7 @@ BASE = Config(
 MNIST = replace(BASE, task="mnist", model="mlp", target=0.97, eval_every=3000, samples=240_000)
 CIFAR = replace(BASE, task="cifar10", model="lenet", target=0.58, eval_every=5000, samples=300_000)
 TASKS = {"mnist": MNIST, "cifar10": CIFAR}
+LEVELS = {"mnist": (0.96, 0.97), "cifar10": (0.55, 0.58)}
 SGD_LRS = {"mnist": (0.02, 0.05, 0.1), "cifar10": (0.01, 0.02, 0.05)}
 ADAMW_LRS = (0.001, 0.003)
 
@@ -51,7 +52,7 @@ def grouping(task: str, momentum: float) -> Race:
         del ways["grouping, p = ½"]
     name = f"Grouping-SGD, {task}, μ = {momentum:g}"
     seeds = (0, 1, 2) if (task, momentum) != ("cifar10", 0.0) else (0,)
-    return Race(name, three_classes(), base, ways, lrs, seeds, {"async": low, "stale": low})
+    return Race(name, three_classes(), base, ways, lrs, seeds, {"async": low, "stale": low}, LEVELS[task])
 
 
 WAYS: Mapping[str, Way] = {
@@ -84,8 +85,10 @@ def everybody(task: str, fleet: str, optimizer: str, *, few: bool = True) -> Rac
         lrs, low = ADAMW_LRS, (0.0005, 0.001)
     if few:
         ways = {label: ways[label] for label in _FEW}
-    late = ("async", "stale", "dc-async", "staleness-aware", "abs", "pipe")
-    return Race(f"{fleet}, {task}, {optimizer}", fleet, base, ways, lrs, (0, 1), dict.fromkeys(late, (*low, lrs[0])))
+    own = dict.fromkeys(("async", "stale", "dc-async", "staleness-aware", "abs", "pipe"), (*low, lrs[0]))
+    if optimizer == "sgd":  # who is ahead gets a finer grid
+        own |= dict.fromkeys(("pace", "balanced", "acco", "acco, equal-time", "sync"), (0.02, 0.03, 0.05, 0.1))
+    return Race(f"{fleet}, {task}, {optimizer}", fleet, base, ways, lrs, (0, 1), own, LEVELS[task])
 
 
 def papers_race(task: str, fleet: str) -> Race:
@@ -96,7 +99,7 @@ def papers_race(task: str, fleet: str) -> Race:
     base = replace(TASKS[task], momentum=0.0)
     seeds = (0, 1) if task == "mnist" else (0,)
     name = f"{fleet}, {task}, no momentum"
-    return Race(name, fleet, base, ways, high, seeds, {"async": low, "stale": low})
+    return Race(name, fleet, base, ways, high, seeds, {"async": low, "stale": low}, LEVELS[task])
 
 
 def to_the_end(task: str, fleet: str, algorithm: str, lr: float, optimizer: str = "sgd", seed: int = 0) -> Config:
