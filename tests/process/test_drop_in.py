@@ -513,11 +513,6 @@ def test_servers_wait_for_all_in_the_second_loop_too(tmp_path: Path) -> None:
         assert ranks[0][name]["summary"]["updates"] == 8, name  # four a loop, of a batch of each rank
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="in a second loop workers begin as groups of one, but the server believes them divided and says no more",
-)
 def test_groups_are_found_in_the_second_loop_too(tmp_path: Path) -> None:
     ranks = run("grouped_loops", tmp_path)
     same_weights(ranks, "grouping")

@@ -249,11 +249,9 @@ def test_paces_are_measured_on_computing_alone():
     assert summarize(events).busy["worker-0"] < 0.3
 
 
-# Layered SGD is left out of both: if time ends between two broadcasts, it waits for ever (see test_registry).
-ENDABLE = [name for name in ALGORITHMS if name != "layered"]
-
-
-@pytest.mark.parametrize("name", mostly(ENDABLE, often=("sync", "async", "pace", "od", "grouping", "backup", "wp")))
+@pytest.mark.parametrize(
+    "name", mostly(ALGORITHMS, often=("sync", "async", "pace", "od", "layered", "grouping", "backup", "wp"))
+)
 def test_time_budget(name):
     """Whoever is at something when time is up, all come to an end, and no sample is lost."""
     outcome, events = run_on("process", make(name), seconds=0.6, lr=0.02)
@@ -263,7 +261,7 @@ def test_time_budget(name):
     assert nothing_is_lost(name, events)
 
 
-@pytest.mark.parametrize("name", mostly(ENDABLE, often=("sync", "async", "pace", "grouping")))
+@pytest.mark.parametrize("name", mostly(ALGORITHMS, often=("sync", "async", "pace", "grouping")))
 def test_stops_at_the_target(name):
     settings = {"task": Digits(), "lr": 0.05, "momentum": 0.5, "batch_size": 16}
     _, events = run_on(

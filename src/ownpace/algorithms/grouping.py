@@ -48,7 +48,7 @@ from ownpace.core.batches import Paces, differs
 from ownpace.core.errors import InputError
 from ownpace.core.gathering import Gathered, Gathering, Membership
 from ownpace.core.settings import not_negative, positive
-from ownpace.core.values import Share
+from ownpace.core.values import Address, Share
 
 Division = tuple[tuple[int, ...], ...]
 """Who belongs together, by rank."""
@@ -121,10 +121,16 @@ class GroupingSgd(Algorithm):
 
     async def server(self, me: Server) -> None:
         gathering = Gathering()
-        divider = Divider(self, len(me.workers)) if me.address.shard.index == 0 else None
+        divider = self._divider(me)
+        left: set[Address] = set()
         while True:
             message = await me.receive()
             gathered = gathering.take(message)
+            if isinstance(message.body, Tensor):
+                left.add(message.sender)
+                if len(left) == len(me.workers):  # all of them: whoever pushes next begins anew
+                    left.clear()
+                    divider = self._divider(me)
             if gathered is None:
                 continue
             y = 1 + me.parameters.version - gathered.total.versions[0]
@@ -135,6 +141,9 @@ class GroupingSgd(Algorithm):
                 if worker.index in news:
                     me.send(worker, news[worker.index])
                 me.send(worker, me.parameters)
+
+    def _divider(self, me: Server) -> Divider | None:
+        return Divider(self, len(me.workers)) if me.address.shard.index == 0 else None
 
 
 class Divider:
