@@ -44,7 +44,7 @@ def test_links_between_pages_lead_somewhere(page):
 def test_every_algorithm_stands_in_the_readme():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, cls in ALGORITHMS.items():
-        assert f"| `{name}` |" in text
+        assert f"| [`{name}`](docs/algorithms/{name}.md) |" in text
         assert cls.__module__.rsplit(".", 1)[1] + ".py" in text
 
 

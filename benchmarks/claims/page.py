@@ -80,11 +80,11 @@ def od(runner: Runner) -> list[str]:
     for ratio in shown.OD_RATIOS:
         for label, way in shown.OD_WAYS.items():
             lr = shown.best_od_lr(runner, "mnist", ratio, way)
-            outcomes = [runner.of(shown.od("mnist", ratio, way, lr, seed)) for seed in range(3)]
+            outcomes = [runner.of(shown.od("mnist", ratio, way, lr, seed)) for seed in shown.OD_SEEDS]
             accuracy = statistics.mean(outcome.final() for outcome in outcomes)
             rate = outcomes[0].samples_per_s
             rows.append((f"{ratio:g}", f"`{label}`", f"{lr:g}", f"{rate:,.0f}", f"{100 * accuracy:.2f} %"))
-    return _table(("C / compute", "way", "best lr", "samples/s", "accuracy, 3 seeds"), rows)
+    return _table(("C / compute", "way", "best lr", "samples/s", "final accuracy"), rows)
 
 
 def layered(runner: Runner) -> list[str]:
@@ -169,11 +169,11 @@ def final(runner: Runner) -> list[str]:
         for fleet, algorithm in (("mild", "sync"), *((f, "pace") for f in (*shown.HEADLINE, *shown.OTHER_FLEETS))):
             means = {}
             for lr in shown.FINAL_LRS["mnist", optimizer]:
-                runs = [shown.to_the_end("mnist", fleet, algorithm, lr, optimizer, seed) for seed in range(3)]
+                runs = [shown.to_the_end("mnist", fleet, algorithm, lr, optimizer, seed) for seed in shown.FINAL_SEEDS]
                 means[lr] = statistics.mean(runner.of(run).final() for run in runs)
             lr = max(means, key=lambda lr: means[lr])
             rows.append((optimizer, f"`{algorithm}`", fleet, f"{lr:g}", f"{100 * means[lr]:.2f} %"))
-    return _table(("optimizer", "way", "fleet", "best lr", "final accuracy, 3 seeds"), rows)
+    return _table(("optimizer", "way", "fleet", "lr", "final accuracy, 2 seeds"), rows)
 
 
 def limit(runner: Runner) -> list[str]:

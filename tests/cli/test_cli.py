@@ -66,11 +66,13 @@ def test_train_shows_a_table_and_a_figure(capfd, tmp_path):
 
 
 def test_compare_shows_all(capfd, tmp_path):
-    arguments = "compare --fleet mild --seeds 0,1 --epochs 2 -p stale.staleness=0 --out r --json"
+    arguments = (
+        "compare --algorithms sync,stale,pace --fleet mild --seeds 0,1 --epochs 2 -p stale.staleness=0 --out r --json"
+    )
     code, out, err = run(capfd, *arguments.split())
     assert code == 0
     result = json.loads(out.splitlines()[-1])
-    assert [r["algorithm"] for r in result["runs"]] == ["sync"] * 2 + ["async"] * 2 + ["stale"] * 2 + ["balanced"] * 2
+    assert [r["algorithm"] for r in result["runs"]] == ["sync"] * 2 + ["stale"] * 2 + ["pace"] * 2
     assert {r["seed"] for r in result["runs"]} == {0, 1}
     assert "mean of 2 seeds" in err
     config = json.loads((tmp_path / "r" / "stale-1" / "config.json").read_text())
@@ -110,7 +112,7 @@ def test_help_teaches(capfd, arguments):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("train --algorithm snyc", ["unknown algorithm 'snyc'", "did you mean 'sync'", "async, balanced"]),
+        ("train --algorithm snyc", ["unknown algorithm 'snyc'", "did you mean 'sync'", "async, backup, balanced"]),
         ("train --task mnits", ["unknown task 'mnits'", "mnist"]),
         ("train --model resnet99", ["unknown model for digits 'resnet99'", "lenet"]),
         ("train --fleet setep", ["unknown fleet 'setep'", "did you mean 'steep'", "4,2,1,1"]),
@@ -120,7 +122,7 @@ def test_help_teaches(capfd, arguments):
         ("train --optimizer adamm", ["unknown optimizer 'adamm'", "adam"]),
         ("train --schedule cosin", ["unknown schedule 'cosin'", "cosine"]),
         ("train --sampling que", ["unknown sampling 'que'", "queue"]),
-        ("train -p staleness=3", ["unknown key in the parameters of sync: 'staleness'"]),
+        ("train -p staleness=3", ["unknown key in the parameters of pace: 'staleness'"]),
         ("train --algorithm stale -p staleness", ["-p was given 'staleness'", "NAME=VALUE"]),
         ("train --algorithm stale -p staleness=much", ["staleness", "'much'", "whole number"]),
         ("train --algorithm stale -p staleness=-1", ["staleness is -1", "at least 0"]),
@@ -174,10 +176,10 @@ def test_bad_input_found_late_leaves_no_folder_behind(capfd, tmp_path):
 
 
 def test_compare_looks_for_earlier_runs_before_it_starts(capfd, tmp_path):
-    assert run(capfd, "train", "--algorithm", "async", "--epochs", "1", "--out", "r/async", "--json")[0] == 0
+    assert run(capfd, "train", "--algorithm", "abs", "--epochs", "1", "--out", "r/abs", "--json")[0] == 0
     code, _, err = run(capfd, "compare", "--epochs", "1", "--out", "r")
     assert code == 2
-    assert "r/async already holds a run" in err
+    assert "r/abs already holds a run" in err
     assert not (tmp_path / "r" / "sync").exists()
 
 

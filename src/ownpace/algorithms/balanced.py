@@ -8,7 +8,7 @@ All workers need about equally long, so nobody waits long; staleness stays zero 
 the result is that of Sync-SGD. Sizes follow the speeds while running: the sum of the gradients says how many samples
 each worker computed and in what time, so all of them divide the next batch alike. Nobody is left without work: a
 worker whose share rounds to nothing takes one sample from the largest share. A division is kept until a share is
-off by a tenth, since cards tune their kernels for every new size. The last micro-batch is handed to the
+off by a tenth (`tolerance`), since cards tune their kernels for every new size. The last micro-batch is handed to the
 sum before it is computed, so its backward pass and the transfer overlap.
 
 | paper | here |
@@ -26,6 +26,7 @@ from typing import ClassVar
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate_and_reduce
 from ownpace.core.batches import Paces, check_smoothing, differs
+from ownpace.core.settings import not_negative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,12 @@ class BalancedSgd(Algorithm):
     smoothing: float = 0.3
     """Weight of the newest measurement in a worker's speed, above 0 and at most 1."""
 
+    tolerance: float = 0.1
+    """By what share a worker's batch may be off before the division changes."""
+
     def __post_init__(self) -> None:
         check_smoothing(self.smoothing)
+        not_negative(tolerance=self.tolerance)
 
     async def worker(self, me: Worker) -> None:
         num_workers = len(me.workers)
@@ -49,7 +54,7 @@ class BalancedSgd(Algorithm):
             paces.take(total.shares)
             if paces.known:
                 better = divide(num_workers * me.batch_size, paces.samples_per_s)
-                if any(map(differs, better, sizes)):
+                if any(differs(new, old, self.tolerance) for new, old in zip(better, sizes, strict=True)):
                     sizes = better
 
 

@@ -189,9 +189,9 @@ class MicroBatch:
             self._patience = _PATIENCE
 
 
-def differs(new: float, old: float) -> bool:
+def differs(new: float, old: float, tolerance: float = _TOLERANCE) -> bool:
     """Whether a size or a share has changed by so much that it is worth acting on."""
-    return abs(new - old) > _TOLERANCE * old
+    return abs(new - old) > tolerance * old
 
 
 def check_smoothing(smoothing: float) -> None:
