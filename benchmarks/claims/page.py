@@ -126,6 +126,10 @@ def abs_(runner: Runner) -> list[str]:
                 leads.append(lead(race.times(runner, level), "abs", ("sync", "async", "stale")))
         level = shown.LEVELS[task][0]
         lines += [_average(f"`abs` over the best of sync, async and stale, {task}, to {100 * level:g} %", leads), ""]
+        if task == "mnist":
+            races = [shown.papers_race(task, fleet) for fleet in shown.HEADLINE]
+            leads = [lead(r.times(runner, level), "abs, equal-time", ("sync", "async", "stale")) for r in races]
+            lines += [_average("the same for `abs` with equal-time micro-batches", leads), ""]
     return lines
 
 

@@ -97,6 +97,8 @@ def everybody(task: str, fleet: str, optimizer: str, *, few: bool = True) -> Rac
 def papers_race(task: str, fleet: str) -> Race:
     """ABS-SGD against what its paper compares it with, without momentum."""
     ways = {label: WAYS[label] for label in ("abs", "sync", "async", "stale", "pace", "balanced")}
+    if task == "mnist":
+        ways["abs, equal-time"] = ("abs", {"micro": "equal-time"})
     high = {"mnist": (0.1, 0.2, 0.4), "cifar10": (0.02, 0.05, 0.1, 0.2)}[task]
     low = {"mnist": (0.05, 0.1, 0.2), "cifar10": (0.005, 0.01, 0.02, 0.05)}[task]
     base = replace(TASKS[task], momentum=0.0)
