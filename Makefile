@@ -15,7 +15,7 @@ help:  ## what there is to make
 
 demo: .venv/ready  ## four algorithms on four processes of different pace, each beside its prediction
 	$(BIN)/ownpace compare --engine both --algorithms sync,balanced,abs,pace --fleet examples/laptop.toml --lr 0.02 \
-	  --momentum 0.9 --epochs 32 --target 0.96 --out runs/demo --overwrite
+	  --momentum 0.9 --epochs 28 --target 0.96 --out runs/demo --overwrite
 
 test-slow: .venv/ready  ## the tests that take long
 	$(BIN)/python -m pytest -q -n 2 -m slow
