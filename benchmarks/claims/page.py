@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -162,7 +161,7 @@ def pace(runner: Runner) -> list[str]:
                     leads.append(lead(race.times(runner, level), "pace", others))
                     beside.append(lead(race.times(runner, level), "pace", shown.BESIDE))
             goal = f"to {100 * level:g} %, {optimizer}"
-            lines += [_average(f"`pace` over the best of all others {goal}", leads), ""]
+            lines += [_average(f"`pace` over the best of all others that were raced {goal}", leads), ""]
             lines += [_average(f"`pace` over ACCO with our micro-batches {goal}", beside), ""]
     return lines
 
@@ -199,4 +198,4 @@ SECTIONS: dict[str, Make] = {
     "final": final,
     "limit": limit,
 }
-__all__: list[Any] = ["write"]
+__all__ = ["write"]

@@ -14,7 +14,7 @@ E‖g_i‖² = m² + s²/n_i, and the mean ḡ of all n samples has E‖ḡ‖²
 
     A = Σ_i n_i‖g_i‖² ≈ n m² + N s²,   B = n‖ḡ‖² ≈ n m² + s²,   s² ≈ (A − B)/(N − 1),   m² ≈ (B − s²)/n
 
-A travels as a note along with the gradient and costs nothing; both estimates are smoothed.
+A travels as a note along with the gradient: it costs a pass over it, and on a card a wait. Both estimates are smoothed.
 """
 
 from __future__ import annotations

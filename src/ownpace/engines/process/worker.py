@@ -278,9 +278,8 @@ class TaskWorker(ProcessWorker):
             known = float(known)
         if seen is not None:
             self._books.work.loss = seen
-        if loss.device.type == "cpu" or (seen is not None and not math.isfinite(seen)):
-            shown = math.nan if seen is None else seen
-            check_finite(self.name, self._samples, shown, total, self._seat.layout, all_=self._books.due(now))
+            if loss.device.type == "cpu" or not math.isfinite(seen):
+                check_finite(self.name, self._samples, seen, total, self._seat.layout, all_=self._books.due(now))
         gradient = Gradient(total, samples, asked.versions, known, seconds)
         if asked.plus is not None:
             plus = asked.plus
