@@ -83,6 +83,11 @@ def papers_cifar(runner: Runner) -> None:
     run_races([shown.papers_race("cifar10", fleet) for fleet in shown.HEADLINE], runner, "ABS-SGD, CIFAR-10")
 
 
+def papers_cifar_slow(runner: Runner) -> None:
+    races = [shown.papers_race("cifar10", fleet, shown.LIKE_RESNET18) for fleet in shown.HEADLINE]
+    run_races(races, runner, "ABS-SGD, CIFAR-10, transfers as of ResNet-18")
+
+
 def _everybody(task: str, optimizer: str, runner: Runner) -> None:
     for fleets in (shown.HEADLINE, shown.OTHER_FLEETS) if optimizer == "sgd" else (shown.HEADLINE,):
         races = [shown.everybody(task, fleet, optimizer) for fleet in fleets]
@@ -122,6 +127,7 @@ PARTS = {
     "rest-mnist": rest_mnist,
     "grouping-cifar": grouping_cifar,
     "papers-cifar": papers_cifar,
+    "papers-cifar-slow": papers_cifar_slow,
     "od-cifar": od_cifar,
     "final": final,
     "limit": limit,

@@ -150,13 +150,16 @@ def ring_seconds(setting: Setting) -> float:
 
 
 def synchronous(setting: Setting, smoothing: float | None = None) -> Result:
-    """Rounds with a barrier; with `smoothing`, the batches follow the measured speeds (balanced)."""
+    """Rounds with a barrier; with `smoothing`, the batches follow the measured speeds (balanced).
+
+    The first round of each division is not measured: on cards it would be that of choosing kernels.
+    """
     model, draws = Model(setting), Draws(setting.seed)
     whole = setting.num_workers * setting.batch_size
     sizes = [setting.batch_size] * setting.num_workers
     speeds: list[float] | None = None
     result = Result(model.weights, [])
-    now, done = 0.0, 0
+    now, done, rounds_alike = 0.0, 0, 0
     while done < setting.samples:
         total = torch.zeros(TASK.dimensions, dtype=torch.float64)
         for size in sizes:
@@ -168,9 +171,12 @@ def synchronous(setting: Setting, smoothing: float | None = None) -> Result:
         done += whole
         result.steps.append(Step(now, whole, staleness=0))
         result.sizes.append(sizes)
-        if smoothing is not None:
+        rounds_alike += 1
+        if smoothing is not None and rounds_alike > 1:
             speeds = measured if speeds is None else blend(speeds, measured, smoothing)
-            sizes = shares(speeds, whole)
+            before, sizes = sizes, shares(speeds, whole)
+            if sizes != before:
+                rounds_alike = 0
     result.weights = model.weights
     return result
 

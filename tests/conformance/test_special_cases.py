@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ownpace import make_algorithm
 from ownpace.algorithms.balanced import divide
 from ownpace.core.events import Compute, Update
+from ownpace.core.values import Gradient, Share
 from ownpace.fleet import Fleet, Machine, Slowdown, paces
 from ownpace.report import summarize
 from ownpace.testing import simulate
@@ -79,7 +80,7 @@ def test_balanced_among_equals_is_sync():
 
 def test_balanced_takes_equally_long_everywhere():
     fleet = paces(4000, 2000, 1000, 1000, jitter=0.0)
-    _, events = simulate(make_algorithm("balanced"), fleet, batch_size=100, samples=8000)
+    _, events = simulate(make_algorithm("balanced"), fleet, batch_size=100, samples=16_000)
     last = [e for e in events if isinstance(e, Compute)][-8:]
     sizes: dict[str, int] = {}
     for event in [e for e in events if isinstance(e, Compute) and e.version == last[-1].version]:
@@ -87,6 +88,44 @@ def test_balanced_takes_equally_long_everywhere():
     assert sizes == {"worker-0": 200, "worker-1": 100, "worker-2": 50, "worker-3": 50}
     assert summarize(events).share_of_limit > 0.9
     assert summarize(events).staleness.max == 0
+
+
+class TwoCards:
+    """All that `balanced` asks for, of two cards at paces 3:1 that need five seconds for kernels of each new size."""
+
+    rank, workers, batch_size, micro_batch = 0, (0, 1), 100, 1000
+
+    def __init__(self, updates: int) -> None:
+        self._left = updates
+        self._known: set[int] = set()
+        self.sizes: list[int] = []
+
+    @property
+    def training(self) -> bool:
+        return self._left > 0
+
+    def step(self, total: Gradient) -> None:
+        self._left -= 1
+
+    def gradient(self, samples: int, plus: Gradient | None = None) -> int:
+        self.sizes.append(samples)
+        return samples
+
+    async def all_reduce(self, samples: int) -> Gradient:
+        shares = (self._share(samples, 3000), self._share(200 - samples, 1000))
+        return Gradient(torch.zeros(1), 200, (0, 0), shares=shares)
+
+    def _share(self, samples: int, pace: float) -> Share:
+        seconds = samples / pace + (0.0 if samples in self._known else 5.0)
+        self._known.add(samples)
+        return Share(samples, seconds)
+
+
+def test_balanced_comes_to_rest_where_every_new_size_costs_time_once():
+    cards = TwoCards(updates=30)
+    with pytest.raises(StopIteration):
+        make_algorithm("balanced").worker(cards).send(None)
+    assert cards.sizes[-25:] == [150] * 25
 
 
 def test_balanced_follows_a_change_of_pace():

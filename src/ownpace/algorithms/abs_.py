@@ -24,39 +24,28 @@ to 1 − μ with it. Pace-SGD repairs that.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate, accumulate_until
-from ownpace.core.batches import LrRule, MicroBatch, Rule, Sizing, check_smoothing
+from ownpace.core.batches import VaryingBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbsSgd(Algorithm):
+class AbsSgd(VaryingBatch):
     """Compute at one's own pace until the last sum is there; apply it one update late."""
 
     replicas_identical: ClassVar[bool] = True
-    lr_rule: Rule = "constant"
-    """How the learning rate follows the samples of an update: constant, linear, sqrt or adascale."""
-    micro: Sizing = "fixed"
-    """Micro-batches of the same size, or of sizes that take everybody equally long."""
-    smoothing: float = 0.3
-    """Weight of the newest measurement in a worker's pace, for equal-time."""
-
-    def __post_init__(self) -> None:
-        check_smoothing(self.smoothing)
 
     async def worker(self, me: Worker) -> None:
-        rule = LrRule(self.lr_rule, me.batch_size * len(me.workers))
-        micro = MicroBatch(me.rank, len(me.workers), me.micro_batch, self.micro, self.smoothing)
+        rule, micro = self.rule_of(me), self.micro_of(me)
         batch = await accumulate(me, micro.next())
         in_flight = me.all_reduce(rule.note(batch))
         while me.training:
             batch = await accumulate_until(me, in_flight, micro.next())
             total = await in_flight
-            me.step(total, **asdict(rule.scaling(total)))
+            rule.step(me, total)
             micro.take(total.shares)
             in_flight = me.all_reduce(rule.note(batch))
         total = await in_flight
-        me.step(total, **asdict(rule.scaling(total)))
+        rule.step(me, total)

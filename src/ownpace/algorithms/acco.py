@@ -8,38 +8,28 @@
 Half of every step's samples are taken at the parameters themselves, half at an estimate of them. Computing never
 waits for a sum, as long as a micro-batch takes longer; at machines of different pace, each adds micro-batches until
 the sum under way is there, as in ABS-SGD. It costs two collectives per committed step. On a quadratic of curvature a
-it is stable up to η·a = 2 (μ = 0). Rebuilt by us from the description of the idea; our nearest rival.
+it is stable up to η·a = 2 (μ = 0). Rebuilt by us from the description of the idea; our nearest rival. Micro-batches
+that take everybody equally long (`micro=equal-time`) are our addition.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate, accumulate_until
-from ownpace.core.batches import LrRule, MicroBatch, Rule, Sizing, check_smoothing
+from ownpace.core.batches import VaryingBatch
 from ownpace.core.values import union
 
 
 @dataclass(frozen=True, kw_only=True)
-class Acco(Algorithm):
+class Acco(VaryingBatch):
     """Speculate with one half of the gradients, commit with both."""
 
     replicas_identical: ClassVar[bool] = True
-    lr_rule: Rule = "constant"
-    """How the learning rate follows the samples of an update: constant, linear, sqrt or adascale."""
-    micro: Sizing = "fixed"
-    """Micro-batches of the same size, or of sizes that take everybody equally long (which is ours)."""
-    smoothing: float = 0.3
-    """Weight of the newest measurement in a worker's pace."""
-
-    def __post_init__(self) -> None:
-        check_smoothing(self.smoothing)
 
     async def worker(self, me: Worker) -> None:
-        rule = LrRule(self.lr_rule, me.batch_size * len(me.workers))
-        micro = MicroBatch(me.rank, len(me.workers), me.micro_batch, self.micro, self.smoothing)
+        rule, micro = self.rule_of(me), self.micro_of(me)
         first = me.all_reduce(rule.note(await accumulate(me, micro.next())))
         while me.training:
             batch = await accumulate_until(me, first, micro.next())
@@ -51,7 +41,7 @@ class Acco(Algorithm):
             addition = await second
             micro.take(addition.shares)
             total = union([estimate, addition])
-            me.step(total, **asdict(rule.scaling(total)))
+            rule.step(me, total)
             first = me.all_reduce(rule.note(batch))
         total = await first
-        me.step(total, **asdict(rule.scaling(total)))
+        rule.step(me, total)

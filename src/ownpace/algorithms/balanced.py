@@ -8,8 +8,9 @@ All workers need about equally long, so nobody waits long; staleness stays zero 
 the result is that of Sync-SGD. Sizes follow the speeds while running: the sum of the gradients says how many samples
 each worker computed and in what time, so all of them divide the next batch alike. Nobody is left without work: a
 worker whose share rounds to nothing takes one sample from the largest share. A division is kept until a share is
-off by a tenth (`tolerance`), since cards tune their kernels for every new size. The last micro-batch is handed to the
-sum before it is computed, so its backward pass and the transfer overlap.
+off by a tenth (`tolerance`), since cards choose their kernels anew for every size; for the same reason, the time of the
+first batch of a division says nothing about paces and is not looked at. The last micro-batch is handed to the sum before
+it is computed, so its backward pass and the transfer overlap.
 
 | paper | here |
 |---|---|
@@ -48,14 +49,18 @@ class BalancedSgd(Algorithm):
         num_workers = len(me.workers)
         sizes = [me.batch_size] * num_workers
         paces = Paces(num_workers, self.smoothing)
+        settled = False
         while me.training:
             total = await accumulate_and_reduce(me, sizes[me.rank])
             me.step(total)
+            if not settled:
+                settled = True
+                continue
             paces.take(total.shares)
             if paces.known:
                 better = divide(num_workers * me.batch_size, paces.samples_per_s)
                 if any(differs(new, old, self.tolerance) for new, old in zip(better, sizes, strict=True)):
-                    sizes = better
+                    sizes, settled = better, False
 
 
 def divide(total: int, shares: Sequence[float]) -> list[int]:

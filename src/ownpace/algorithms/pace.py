@@ -29,48 +29,42 @@ ResNet-18).
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Worker, accumulate, accumulate_until
-from ownpace.core.batches import LrRule, MicroBatch, Rule, Sizing, check_smoothing
+from ownpace.core.batches import MicroBatch, Sizing, VaryingBatch
 from ownpace.core.settings import not_negative, positive
 from ownpace.core.values import Gradient
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaceSgd(Algorithm):
+class PaceSgd(VaryingBatch):
     """Compute at one's own pace, where the optimizer is about to be; apply the sum one update late."""
 
     replicas_identical: ClassVar[bool] = True
     predict: Literal["own", "share", "none"] = "own"
     """What the next update is taken to be: my own gradient under way, or that mixed with the last sum."""
-    lr_rule: Rule = "constant"
-    """How the learning rate follows the samples of an update: constant, linear, sqrt or adascale."""
     micro: Sizing = "equal-time"
     """Micro-batches of sizes that take everybody equally long, or of the same size."""
     max_batch: int | None = None
     """At most so many samples in one update, as far as micro-batches allow."""
     warmup: int = 0
     """Updates that are made synchronously at the start."""
-    smoothing: float = 0.3
-    """Weight of the newest measurement in a worker's pace."""
 
     def __post_init__(self) -> None:
-        check_smoothing(self.smoothing)
+        super().__post_init__()
         positive(max_batch=self.max_batch)
         not_negative(warmup=self.warmup)
 
     async def worker(self, me: Worker) -> None:
-        rule = LrRule(self.lr_rule, me.batch_size * len(me.workers))
-        micro = MicroBatch(me.rank, len(me.workers), me.micro_batch, self.micro, self.smoothing)
+        rule, micro = self.rule_of(me), self.micro_of(me)
         total: Gradient | None = None
         for _ in range(self.warmup):
             if not me.training:
                 break
             total = await me.all_reduce(rule.note(await accumulate(me, micro.next())))
-            me.step(total, **asdict(rule.scaling(total)))
+            rule.step(me, total)
             micro.take(total.shares)
         if not me.training:
             return
@@ -83,11 +77,11 @@ class PaceSgd(Algorithm):
             del guess
             batch = await accumulate_until(me, in_flight, micro.next(), at=ahead, most=self._most(micro))
             total = await in_flight
-            me.step(total, **asdict(rule.scaling(total)))
+            rule.step(me, total)
             micro.take(total.shares)
             in_flight = me.all_reduce(rule.note(batch))
         total = await in_flight
-        me.step(total, **asdict(rule.scaling(total)))
+        rule.step(me, total)
 
     def _guess(self, me: Worker, batch: Gradient, total: Gradient | None) -> Gradient | None:
         """ĝ: what the sum under way will turn out to be."""

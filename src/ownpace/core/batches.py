@@ -22,11 +22,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
 
+from ownpace.core.algorithm import Algorithm
+from ownpace.core.asking import Learner, Worker
 from ownpace.core.errors import InputError
 from ownpace.core.values import Gradient, Share
 
@@ -68,6 +70,10 @@ class LrRule:
             return gradient
         square = float(gradient.total.square().sum()) / max(1, gradient.samples)
         return gradient.noting(torch.tensor([square], dtype=torch.float64))
+
+    def step(self, learner: Learner, total: Gradient) -> None:
+        """Make the update with this sum."""
+        learner.step(total, **asdict(self.scaling(total)))
 
     def scaling(self, total: Gradient) -> Scaling:
         """How to make the update with this sum."""
@@ -189,6 +195,29 @@ class MicroBatch:
             self._patience = _PATIENCE
 
 
+@dataclass(frozen=True, kw_only=True)
+class VaryingBatch(Algorithm):
+    """The settings of algorithms whose updates have as many samples as came together."""
+
+    lr_rule: Rule = "constant"
+    """How the learning rate follows the samples of an update: constant, linear, sqrt or adascale."""
+    micro: Sizing = "fixed"
+    """Micro-batches of the same size, or of sizes that take everybody equally long."""
+    smoothing: float = 0.3
+    """Weight of the newest measurement in a worker's pace, for equal-time."""
+
+    def __post_init__(self) -> None:
+        check_smoothing(self.smoothing)
+
+    def rule_of(self, me: Worker) -> LrRule:
+        """The learning rates of my updates."""
+        return LrRule(self.lr_rule, me.batch_size * len(me.workers))
+
+    def micro_of(self, me: Worker) -> MicroBatch:
+        """The sizes of my micro-batches."""
+        return MicroBatch(me.rank, len(me.workers), me.micro_batch, self.micro, self.smoothing)
+
+
 def differs(new: float, old: float, tolerance: float = _TOLERANCE) -> bool:
     """Whether a size or a share has changed by so much that it is worth acting on."""
     return abs(new - old) > tolerance * old
@@ -200,4 +229,15 @@ def check_smoothing(smoothing: float) -> None:
         raise InputError(f"smoothing is {smoothing}; it must be above 0 and at most 1")
 
 
-__all__ = ["GRAINS", "LrRule", "MicroBatch", "Paces", "Rule", "Scaling", "Sizing", "check_smoothing", "differs"]
+__all__ = [
+    "GRAINS",
+    "LrRule",
+    "MicroBatch",
+    "Paces",
+    "Rule",
+    "Scaling",
+    "Sizing",
+    "VaryingBatch",
+    "check_smoothing",
+    "differs",
+]
