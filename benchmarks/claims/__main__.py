@@ -88,23 +88,18 @@ def papers_cifar_slow(runner: Runner) -> None:
     run_races(races, runner, "ABS-SGD, CIFAR-10, transfers as of ResNet-18")
 
 
-def _everybody(task: str, optimizer: str, runner: Runner) -> None:
-    for fleets in (shown.HEADLINE, shown.OTHER_FLEETS) if optimizer == "sgd" else (shown.HEADLINE,):
-        races = [shown.everybody(task, fleet, optimizer) for fleet in fleets]
-        run_races(races, runner, f"Pace-SGD, {task}, {optimizer}, {', '.join(fleets)}")
+def _everybody(optimizer: str, runner: Runner) -> None:
+    for fleets in (shown.HEADLINE, shown.OTHER_FLEETS):
+        races = [shown.everybody(fleet, optimizer) for fleet in fleets]
+        run_races(races, runner, f"Pace-SGD, {optimizer}, {', '.join(fleets)}")
 
 
-def pace_mnist(runner: Runner) -> None:
-    _everybody("mnist", "sgd", runner)
+def pace_sgd(runner: Runner) -> None:
+    _everybody("sgd", runner)
 
 
-def rest_mnist(runner: Runner) -> None:
-    races = [shown.everybody("mnist", fleet, "sgd", few=False) for fleet in shown.HEADLINE]
-    run_races(races, runner, "Pace-SGD and everybody else, MNIST")
-
-
-def pace_mnist_adamw(runner: Runner) -> None:
-    _everybody("mnist", "adamw", runner)
+def pace_adamw(runner: Runner) -> None:
+    _everybody("adamw", runner)
 
 
 def limit(runner: Runner) -> None:
@@ -122,9 +117,8 @@ PARTS = {
     "od-mnist": od_mnist,
     "layered": layered,
     "papers-mnist": papers_mnist,
-    "pace-mnist": pace_mnist,
-    "pace-mnist-adamw": pace_mnist_adamw,
-    "rest-mnist": rest_mnist,
+    "pace-sgd": pace_sgd,
+    "pace-adamw": pace_adamw,
     "grouping-cifar": grouping_cifar,
     "papers-cifar": papers_cifar,
     "papers-cifar-slow": papers_cifar_slow,

@@ -145,11 +145,8 @@ def pace(runner: Runner) -> list[str]:
     for optimizer in ("sgd", "adamw"):
         races = []
         for fleet in (*shown.HEADLINE, *shown.OTHER_FLEETS):
-            race = shown.everybody("mnist", fleet, optimizer, few=False)
-            table = _race(race, runner, "pace") if optimizer == "sgd" and fleet in shown.HEADLINE else [""]
-            if len(table) == 1:
-                race = shown.everybody("mnist", fleet, optimizer)
-                table = _race(race, runner, "pace")
+            race = shown.everybody(fleet, optimizer)
+            table = _race(race, runner, "pace")
             lines += [*table, ""]
             if len(table) > 1:
                 races.append((fleet, race))
