@@ -90,6 +90,15 @@ def test_compare_goes_on_when_one_diverges(capfd):
     assert "diverged" in err
 
 
+@pytest.mark.parametrize("engine", ["virtual", "process"])
+def test_bad_input_that_only_a_worker_can_see_leaves_nothing_behind(capfd, tmp_path, engine):
+    groups = ("--algorithm", "grouping", "-p", "groups=0,1/2,3", "--fleet", "2,1")
+    code, _, err = run(capfd, "train", "--engine", engine, *groups, "--samples", "100", "--out", "r")
+    assert code == 2
+    assert "there are 2 workers" in err
+    assert not (tmp_path / "r").exists()
+
+
 def test_list_names_everything(capfd):
     code, out, _ = run(capfd, "list", "--json")
     listed = json.loads(out)

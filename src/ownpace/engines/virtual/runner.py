@@ -151,6 +151,8 @@ class VirtualRun:
             self._evaluate()
         except EmptySchedule:
             error = Deadlock(self._who_waits())
+        except InputError:
+            raise
         except OwnpaceError as raised:
             error = raised
         except KeyboardInterrupt:
