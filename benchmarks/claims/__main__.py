@@ -48,19 +48,12 @@ def wp(runner: Runner) -> None:
 
 def _od(task: str, runner: Runner) -> None:
     runs = [
-        shown.od(task, ratio, way, lr, seed=0)
+        shown.od(task, ratio, way, lr)
         for ratio in shown.OD_RATIOS
         for way in shown.OD_WAYS.values()
         for lr in shown.OD_LRS[task]
     ]
-    runner.run(runs, f"OD-SGD, {task}, learning rates")
-    best = [
-        shown.od(task, ratio, way, shown.best_od_lr(runner, task, ratio, way), seed)
-        for ratio in shown.OD_RATIOS
-        for way in shown.OD_WAYS.values()
-        for seed in shown.OD_SEEDS
-    ]
-    runner.run(best, f"OD-SGD, {task}, seeds")
+    runner.run(runs, f"OD-SGD, {task}")
 
 
 def od_mnist(runner: Runner) -> None:
@@ -83,11 +76,6 @@ def papers_cifar(runner: Runner) -> None:
     run_races([shown.papers_race("cifar10", fleet) for fleet in shown.HEADLINE], runner, "ABS-SGD, CIFAR-10")
 
 
-def papers_cifar_slow(runner: Runner) -> None:
-    races = [shown.papers_race("cifar10", fleet, shown.LIKE_RESNET18) for fleet in shown.HEADLINE]
-    run_races(races, runner, "ABS-SGD, CIFAR-10, transfers as of ResNet-18")
-
-
 def _everybody(optimizer: str, runner: Runner) -> None:
     for fleets in (shown.HEADLINE, shown.OTHER_FLEETS):
         races = [shown.everybody(fleet, optimizer) for fleet in fleets]
@@ -100,6 +88,11 @@ def pace_sgd(runner: Runner) -> None:
 
 def pace_adamw(runner: Runner) -> None:
     _everybody("adamw", runner)
+
+
+def alpha(runner: Runner) -> None:
+    races = [shown.alpha(fleet, size) for fleet in shown.ALPHA_FLEETS for size in shown.ALPHA_BATCHES]
+    run_races(races, runner, "Pace-SGD, how to predict")
 
 
 def limit(runner: Runner) -> None:
@@ -119,9 +112,9 @@ PARTS = {
     "papers-mnist": papers_mnist,
     "pace-sgd": pace_sgd,
     "pace-adamw": pace_adamw,
+    "alpha": alpha,
     "grouping-cifar": grouping_cifar,
     "papers-cifar": papers_cifar,
-    "papers-cifar-slow": papers_cifar_slow,
     "od-cifar": od_cifar,
     "final": final,
     "limit": limit,

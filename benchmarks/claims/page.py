@@ -75,15 +75,17 @@ def wp(runner: Runner) -> list[str]:
 
 
 def od(runner: Runner) -> list[str]:
-    rows = []
-    for ratio in shown.OD_RATIOS:
-        for label, way in shown.OD_WAYS.items():
-            lr = shown.best_od_lr(runner, "mnist", ratio, way)
-            outcomes = [runner.of(shown.od("mnist", ratio, way, lr, seed)) for seed in shown.OD_SEEDS]
-            accuracy = statistics.mean(outcome.final() for outcome in outcomes)
-            rate = outcomes[0].samples_per_s
-            rows.append((f"{ratio:g}", f"`{label}`", f"{lr:g}", f"{rate:,.0f}", f"{100 * accuracy:.2f} %"))
-    return _table(("C / compute", "way", "best lr", "samples/s", "final accuracy"), rows)
+    lines = []
+    for task in ("mnist", "cifar10"):
+        rows = []
+        for ratio in shown.OD_RATIOS:
+            for label, way in shown.OD_WAYS.items():
+                lr = shown.best_od_lr(runner, task, ratio, way)
+                outcome = runner.of(shown.od(task, ratio, way, lr))
+                rate, accuracy = f"{outcome.samples_per_s:,.0f}", f"{100 * outcome.final():.2f} %"
+                rows.append((f"{ratio:g}", f"`{label}`", f"{lr:g}", rate, accuracy))
+        lines += [*_table((f"{task}: C / compute", "way", "best lr", "samples/s", "final accuracy"), rows), ""]
+    return lines
 
 
 def layered(runner: Runner) -> list[str]:
@@ -114,21 +116,19 @@ def layered(runner: Runner) -> list[str]:
 
 def abs_(runner: Runner) -> list[str]:
     lines = []
+    ways = ("abs", "abs, equal-time")
     for task in ("mnist", "cifar10"):
+        level = shown.LEVELS[task][0]
         leads = []
         for fleet in shown.HEADLINE:
             race = shown.papers_race(task, fleet)
             table = _race(race, runner, "abs")
             lines += [*table, ""]
             if len(table) > 1:
-                level = race.levels[0]
-                leads.append(lead(race.times(runner, level), "abs", ("sync", "async", "stale")))
-        level = shown.LEVELS[task][0]
-        lines += [_average(f"`abs` over the best of sync, async and stale, {task}, to {100 * level:g} %", leads), ""]
-        if task == "mnist":
-            races = [shown.papers_race(task, fleet) for fleet in shown.HEADLINE]
-            leads = [lead(r.times(runner, level), "abs, equal-time", ("sync", "async", "stale")) for r in races]
-            lines += [_average("the same for `abs` with equal-time micro-batches", leads), ""]
+                leads.append([lead(race.times(runner, level), way, ("sync", "async", "stale")) for way in ways])
+        for way, each in zip(ways, zip(*leads, strict=True), strict=True):
+            what = f"`{way}` over the best of sync, async and stale, {task}, to {100 * level:g} %"
+            lines += [_average(what, each), ""]
     return lines
 
 
@@ -163,6 +163,20 @@ def pace(runner: Runner) -> list[str]:
     return lines
 
 
+def alpha(runner: Runner) -> list[str]:
+    rows = []
+    for size in shown.ALPHA_BATCHES:
+        for fleet in shown.ALPHA_FLEETS:
+            race = shown.alpha(fleet, size)
+            cells = []
+            for level in race.levels:
+                chosen, times = race.chosen(runner, level), race.times(runner, level)
+                cells += [f"{describe(times[way])} ({chosen[way][0].lr:g})" for way in race.ways]
+            rows.append((str(size), fleet, *cells))
+    heads = [f"`{way}` to {100 * level:g} %" for level in race.levels for way in race.ways]
+    return _table(("batch", "fleet", *heads), rows)
+
+
 def final(runner: Runner) -> list[str]:
     rows = []
     for optimizer in ("sgd", "adamw"):
@@ -192,6 +206,7 @@ SECTIONS: dict[str, Make] = {
     "layered": layered,
     "abs": abs_,
     "pace": pace,
+    "alpha": alpha,
     "final": final,
     "limit": limit,
 }

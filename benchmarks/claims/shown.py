@@ -44,10 +44,10 @@ def grouping(task: str, momentum: float) -> Race:
     lrs, low = {
         ("mnist", 0.0): ((0.1, 0.2, 0.4), (0.02, 0.05, 0.1)),
         ("mnist", 0.9): ((0.02, 0.05, 0.1), (0.003, 0.01, 0.02)),
-        ("cifar10", 0.0): ((0.05, 0.1, 0.2), (0.005, 0.01, 0.02)),
+        ("cifar10", 0.0): ((0.1, 0.2), (0.01, 0.02)),
         ("cifar10", 0.9): ((0.003, 0.01, 0.02, 0.05, 0.1), (0.0003, 0.001, 0.003, 0.01)),
     }[task, momentum]
-    if task == "cifar10" and momentum:
+    if task == "cifar10":
         del ways["grouping, p = ½"]
     name = f"Grouping-SGD, {task}, μ = {momentum:g}"
     seeds = (0, 1, 2) if (task, momentum) == ("cifar10", 0.9) else (0,)
@@ -89,25 +89,35 @@ def everybody(fleet: str, optimizer: str) -> Race:
     return Race(f"{fleet}, mnist, {optimizer}", fleet, base, ways, lrs, (0, 1), own, LEVELS["mnist"])
 
 
+DIGITS = replace(BASE, task="digits", target=0.95, eval_every=500, samples=60_000, seconds=None)
+ALPHA_FLEETS = ("uniform", "mild", "steep", "drift")
+ALPHA_BATCHES = (2, 8, 32)
+
+
+def alpha(fleet: str, batch_size: int) -> Race:
+    """How Pace-SGD should predict: over fleets, and over noise, which smaller batches have more of."""
+    ways: dict[str, Way] = {predict: ("pace", {"predict": predict}) for predict in ("own", "share", "none")}
+    base = replace(DIGITS, batch_size=batch_size)
+    lrs = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+    return Race(f"{fleet}, batch {batch_size}", fleet, base, ways, lrs, (0, 1, 2), levels=(0.93, 0.95))
+
+
 LIKE_RESNET18 = Network(bandwidth_bytes_per_s=1.25e9 * 136_886 / 11_173_962, latency_s=1e-4)
 """LeNet's gradient takes as long on it as that of ResNet-18, 80 times as large, on 10 Gbit/s."""
 
 
-def papers_race(task: str, fleet: str, network: Network | None = None) -> Race:
-    """ABS-SGD against what its paper compares it with, without momentum."""
+def papers_race(task: str, fleet: str) -> Race:
+    """ABS-SGD against what its paper compares it with, without momentum; CIFAR-10 with transfers as of ResNet-18."""
     ways = {label: WAYS[label] for label in ("abs", "sync", "async", "stale", "pace", "balanced")}
     ways["abs, equal-time"] = ("abs", {"micro": "equal-time"})
-    high = {"mnist": (0.1, 0.2, 0.4), "cifar10": (0.02, 0.05, 0.1, 0.2)}[task]
-    low = {"mnist": (0.05, 0.1, 0.2), "cifar10": (0.005, 0.01, 0.02, 0.05)}[task]
-    base = replace(TASKS[task], momentum=0.0)
-    seeds = (0, 1) if task == "mnist" else (0,)
-    name = f"{fleet}, {task}, no momentum"
-    machines: str | Fleet = fleet
-    if network is not None:
-        name += ", ResNet-18's transfers"
-        machines = replace(PRESETS[fleet][1], network=network)
-        high, low, seeds = (0.1, 0.2, 0.4), (0.01, 0.02, 0.05), (0, 1)
-    return Race(name, machines, base, ways, high, seeds, {"async": low, "stale": low}, LEVELS[task])
+    base, machines = replace(TASKS[task], momentum=0.0), PRESETS[fleet][1]
+    if task == "mnist":
+        own = dict.fromkeys(("async", "stale"), (0.05, 0.1, 0.2))
+        return Race(f"{fleet}, mnist", fleet, base, ways, (0.1, 0.2, 0.4), (0, 1), own, LEVELS[task])
+    own = dict.fromkeys(("async", "stale"), (0.02, 0.05))
+    base = replace(base, target=0.55, seconds=None)
+    machines = replace(machines, network=LIKE_RESNET18)
+    return Race(f"{fleet}, cifar10", machines, base, ways, (0.1, 0.2), (0, 1), own, (0.55,))
 
 
 def to_the_end(task: str, fleet: str, algorithm: str, lr: float, optimizer: str = "sgd", seed: int = 0) -> Config:
@@ -136,7 +146,6 @@ FINAL_LRS = {
     ("mnist", "adamw"): (0.002,),
 }
 FINAL_SEEDS = (0, 1)
-OD_SEEDS = (0,)
 
 
 def equal_workers(task: str, ratio: float, count: int = 4) -> Fleet:
@@ -149,9 +158,9 @@ def equal_workers(task: str, ratio: float, count: int = 4) -> Fleet:
     return Fleet(machine=(Machine(samples_per_s=2000, count=count, jitter=0.05),), network=network, server=(server,))
 
 
-def od(task: str, ratio: float, way: Way, lr: float, seed: int) -> Config:
+def od(task: str, ratio: float, way: Way, lr: float) -> Config:
     """OD-SGD and its rivals, to the same number of samples."""
-    samples = {"mnist": 240_000, "cifar10": 300_000}[task]
+    samples = {"mnist": 240_000, "cifar10": 150_000}[task]
     return replace(
         TASKS[task],
         fleet=equal_workers(task, ratio),
@@ -163,7 +172,6 @@ def od(task: str, ratio: float, way: Way, lr: float, seed: int) -> Config:
         seconds=None,
         stop_at_target=False,
         eval_every=samples // 10,
-        seed=seed,
     )
 
 
@@ -207,12 +215,12 @@ def wp(rule: str, steps: int, seed: int) -> Config:
 
 
 WP_STEPS = (20, 50, 100, 200, 400, 1000, 3000)
-OD_LRS = {"mnist": (0.02, 0.05), "cifar10": (0.01, 0.02)}
+OD_LRS = {"mnist": (0.02, 0.05), "cifar10": (0.02,)}
 
 
 def best_od_lr(runner: Runner, task: str, ratio: float, way: Way) -> float:
     """The learning rate with the best final accuracy."""
-    return max(OD_LRS[task], key=lambda lr: runner.of(od(task, ratio, way, lr, 0)).final())
+    return max(OD_LRS[task], key=lambda lr: runner.of(od(task, ratio, way, lr)).final())
 
 
 def final_runs(task: str, optimizer: str) -> list[Config]:
