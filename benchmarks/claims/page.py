@@ -116,8 +116,7 @@ def layered(runner: Runner) -> list[str]:
 
 def abs_(runner: Runner) -> list[str]:
     lines = []
-    ways = ("abs", "abs, equal-time")
-    for task in ("mnist", "cifar10"):
+    for task, ways in (("mnist", ("abs", "abs, equal-time")), ("cifar10", ("abs",))):
         level = shown.LEVELS[task][0]
         leads = []
         for fleet in shown.HEADLINE:

@@ -109,15 +109,16 @@ LIKE_RESNET18 = Network(bandwidth_bytes_per_s=1.25e9 * 136_886 / 11_173_962, lat
 def papers_race(task: str, fleet: str) -> Race:
     """ABS-SGD against what its paper compares it with, without momentum; CIFAR-10 with transfers as of ResNet-18."""
     ways = {label: WAYS[label] for label in ("abs", "sync", "async", "stale", "pace", "balanced")}
-    ways["abs, equal-time"] = ("abs", {"micro": "equal-time"})
-    base, machines = replace(TASKS[task], momentum=0.0), PRESETS[fleet][1]
+    base = replace(TASKS[task], momentum=0.0)
     if task == "mnist":
+        ways["abs, equal-time"] = ("abs", {"micro": "equal-time"})
         own = dict.fromkeys(("async", "stale"), (0.05, 0.1, 0.2))
         return Race(f"{fleet}, mnist", fleet, base, ways, (0.1, 0.2, 0.4), (0, 1), own, LEVELS[task])
-    own = dict.fromkeys(("async", "stale"), (0.02, 0.05))
-    base = replace(base, target=0.55, seconds=None)
-    machines = replace(machines, network=LIKE_RESNET18)
-    return Race(f"{fleet}, cifar10", machines, base, ways, (0.1, 0.2), (0, 1), own, (0.55,))
+    del ways["balanced"]
+    own = {"sync": (0.1, 0.2), "async": (0.05,), "stale": (0.05,)}
+    base = replace(base, target=0.55, seconds=None, samples=600_000)
+    machines = replace(PRESETS[fleet][1], network=LIKE_RESNET18)
+    return Race(f"{fleet}, cifar10", machines, base, ways, (0.2, 0.4), (0, 1), own, (0.55,))
 
 
 def to_the_end(task: str, fleet: str, algorithm: str, lr: float, optimizer: str = "sgd", seed: int = 0) -> Config:
