@@ -90,6 +90,10 @@ def pace_adamw(runner: Runner) -> None:
     _everybody("adamw", runner)
 
 
+def pace_scheduled(runner: Runner) -> None:
+    runner.run([c for fleet in shown.HEADLINE for c in shown.scheduled(fleet).every()], "Pace-SGD with a schedule")
+
+
 def alpha(runner: Runner) -> None:
     races = [shown.alpha(fleet, size) for fleet in shown.ALPHA_FLEETS for size in shown.ALPHA_BATCHES]
     run_races(races, runner, "Pace-SGD, how to predict")
@@ -112,6 +116,7 @@ PARTS = {
     "papers-mnist": papers_mnist,
     "pace-sgd": pace_sgd,
     "pace-adamw": pace_adamw,
+    "pace-scheduled": pace_scheduled,
     "alpha": alpha,
     "grouping-cifar": grouping_cifar,
     "papers-cifar": papers_cifar,

@@ -162,6 +162,23 @@ def pace(runner: Runner) -> list[str]:
     return lines
 
 
+def scheduled(runner: Runner) -> list[str]:
+    lines = []
+    races = [shown.scheduled(fleet) for fleet in shown.HEADLINE]
+    for race in races:
+        lines += [*race.table(runner, "pace"), ""]
+    for level in races[0].levels:
+        leads, beside = [], []
+        for race in races:
+            times = {label: race.time(runner, label, level) for label in race.ways}
+            leads.append(lead(times, "pace", [way for way in race.ways if way not in (*shown.OURS, *shown.BESIDE)]))
+            beside.append(lead(times, "pace", shown.BESIDE))
+        goal = f"to {100 * level:g} % with a schedule"
+        lines += [_average(f"`pace` over the best of these others {goal}", leads), ""]
+        lines += [_average(f"`pace` over ACCO with our micro-batches {goal}", beside), ""]
+    return lines
+
+
 def alpha(runner: Runner) -> list[str]:
     rows = []
     for size in shown.ALPHA_BATCHES:
@@ -205,6 +222,7 @@ SECTIONS: dict[str, Make] = {
     "layered": layered,
     "abs": abs_,
     "pace": pace,
+    "scheduled": scheduled,
     "alpha": alpha,
     "final": final,
     "limit": limit,

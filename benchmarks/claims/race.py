@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,6 +69,81 @@ class Race:
                 reached = sum(runner.of(config).time_to(level) is not None for config in configs)
                 shown = f"{reached} of {len(configs)} seeds" if time is None and reached else describe(time)
                 cells += [shown, f"{configs[0].lr:g}", describe(time / mine if time and mine else None)]
+            lines.append("| " + " | ".join(cells) + " |")
+        return lines
+
+
+@dataclass(frozen=True)
+class ScheduledRace:
+    """Runs of several lengths, each with a schedule that ends with it: how long must a run be to end at an accuracy?
+
+    Of each length the learning rate with the best accuracy counts, the mean over seeds. Between two lengths, accuracy
+    is taken to grow with the logarithm of the samples.
+    """
+
+    name: str
+    fleet: str
+    base: Config
+    ways: Mapping[str, Way]
+    lengths: Sequence[int]
+    """In samples."""
+    lrs: Sequence[float]
+    seeds: Sequence[int]
+    levels: Sequence[float]
+    lrs_of: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def configs(self, label: str, samples: int) -> list[list[Config]]:
+        """For each learning rate, the runs with all seeds."""
+        algorithm, parameters = self.ways[label]
+        config = replace(
+            self.base,
+            fleet=self.fleet,
+            algorithm=algorithm,
+            parameters=dict(parameters),
+            samples=samples,
+            schedule="cosine",
+            warmup_samples=samples // 20,
+            eval_every=samples,
+        )
+        return [with_seeds(replace(config, lr=lr), self.seeds) for lr in self.lrs_of.get(label, self.lrs)]
+
+    def every(self) -> list[Config]:
+        """All runs."""
+        return [c for label in self.ways for n in self.lengths for runs in self.configs(label, n) for c in runs]
+
+    def ends(self, runner: Runner, label: str) -> list[tuple[float, float, float]]:
+        """Of each length: the samples, the seconds they took, and the accuracy at the end."""
+        ends = []
+        for samples in self.lengths:
+            outcomes = [[runner.of(run) for run in runs] for runs in self.configs(label, samples)]
+            best = max(outcomes, key=lambda each: sum(outcome.final() for outcome in each))
+            seconds = statistics.mean(outcome.seconds for outcome in best)
+            ends.append((float(samples), seconds, statistics.mean(outcome.final() for outcome in best)))
+        return ends
+
+    def time(self, runner: Runner, label: str, level: float) -> float | None:
+        """Seconds of the shortest run that ends at this accuracy."""
+        ends = self.ends(runner, label)
+        if ends[0][2] >= level:
+            return ends[0][1]
+        for (_, shorter, low), (_, longer, high) in itertools.pairwise(ends):
+            if high >= level > low:
+                return math.exp(math.log(shorter) + (level - low) / (high - low) * math.log(longer / shorter))
+        return None
+
+    def table(self, runner: Runner, ours: str) -> list[str]:
+        """Accuracy at each length, and the time to each level with everybody's over ours."""
+        heads = [self.name, "samples/s", *(f"{samples:,}" for samples in self.lengths)]
+        for level in self.levels:
+            heads += [f"s to {100 * level:g} %", f"over `{ours}`"]
+        lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        times = {label: [self.time(runner, label, level) for level in self.levels] for label in self.ways}
+        for label in sorted(self.ways, key=lambda label: times[label][0] or float("inf")):
+            ends = self.ends(runner, label)
+            rate = ends[-1][0] / ends[-1][1]
+            cells = [f"`{label}`", f"{rate:,.0f}", *(f"{100 * accuracy:.2f} %" for _, _, accuracy in ends)]
+            for time, mine in zip(times[label], times[ours], strict=True):
+                cells += [describe(time), describe(time / mine if time and mine else None)]
             lines.append("| " + " | ".join(cells) + " |")
         return lines
 

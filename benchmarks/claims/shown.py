@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from claims.race import Race, Way
+from claims.race import Race, ScheduledRace, Way
 from claims.running import Runner
 from ownpace import Config
 from ownpace.fleet import PRESETS, Fleet, Machine, Network, ServerMachine
@@ -87,6 +87,22 @@ def everybody(fleet: str, optimizer: str) -> Race:
     if optimizer == "sgd":  # who is ahead gets a finer grid
         own |= dict.fromkeys(("pace", "balanced", "acco", "acco, equal-time", "sync"), (0.02, 0.03, 0.05, 0.1))
     return Race(f"{fleet}, mnist, {optimizer}", fleet, base, ways, lrs, (0, 1), own, LEVELS["mnist"])
+
+
+def scheduled(fleet: str) -> ScheduledRace:
+    """Those that come in first, each with a schedule that ends with the run; MNIST, SGD with momentum."""
+    labels = ("pace", "wp", "acco", "acco, equal-time", "balanced", "local", "sync")
+    return ScheduledRace(
+        f"{fleet}: accuracy after so many samples",
+        fleet,
+        replace(MNIST, target=None, stop_at_target=False, seconds=None),
+        {label: WAYS[label] for label in labels},
+        lengths=(40_000, 70_000, 120_000, 200_000),
+        lrs=(0.05, 0.1, 0.2),
+        seeds=(0, 1),
+        levels=(0.97, 0.975),
+        lrs_of=dict.fromkeys(("wp", "local"), (0.02, 0.05, 0.1)),
+    )
 
 
 DIGITS = replace(BASE, task="digits", target=0.95, eval_every=500, samples=60_000, seconds=None)
