@@ -127,7 +127,7 @@ PICTURES = {
         title="Sync-SGD: everybody waits for the slowest, then for the sum", fleet=RING, rows=BY_PACE, until_s=15.5
     ),
     "balanced": Picture(
-        title="Balanced SGD: after one update, batches in proportion to pace", fleet=RING, rows=BY_PACE, until_s=15.5
+        title="Balanced SGD: after two updates, batches in proportion to pace", fleet=RING, rows=BY_PACE, until_s=15.5
     ),
     "abs": Picture(
         title="ABS-SGD: micro-batches at one's own pace until the sum before is there",
