@@ -191,14 +191,15 @@ def check_folder(folder: Path, error: str = "") -> End:
 # ---- the launcher ----
 
 
-def test_ctrl_c_ends_a_run_in_order_and_nothing_ever_listened_beyond_this_machine(start):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_ctrl_c_or_a_batch_system_ends_a_run_in_order_and_nothing_ever_listened_beyond_this_machine(start, number):
     run = start(launcher("--algorithm", "async", *FOR_LONG))
     run.until_training()
     addresses = [address for pid in run.alive() for address in listening(pid)]
     assert len(addresses) >= 5  # the store, the hub, two workers, one server
     assert {address for address in addresses if address not in LOOPBACK} == set()
 
-    os.killpg(run.process.pid, signal.SIGINT)
+    os.killpg(run.process.pid, number)  # all of its processes get it
     assert run.ends() == 130
     error = one_line(run)
     assert "interrupted at sample" in error

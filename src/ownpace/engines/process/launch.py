@@ -249,9 +249,9 @@ def _context() -> Any:
 
 
 def _start_forkserver() -> None:
-    """Start it such that Ctrl-C does not reach it, not even before it has said that it does not want to hear."""
+    """Start it such that Ctrl-C and SIGTERM do not reach it, not even before it has said that it wants no signals."""
     resource_tracker.ensure_running()  # else the next one would start it, and let all signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         forkserver.ensure_running()
     finally:
@@ -273,8 +273,8 @@ def _child(
     role: str, index: int, job: Job | None, terms: Terms, meeting: Meeting, lifeline: Connection, num_workers: int
 ) -> None:
     """What a child process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher sees to it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the launcher sees to it
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     try:
         if role == "worker":
