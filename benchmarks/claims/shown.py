@@ -130,7 +130,7 @@ def papers_race(task: str, fleet: str) -> Race:
         ways["abs, equal-time"] = ("abs", {"micro": "equal-time"})
         own = dict.fromkeys(("async", "stale"), (0.05, 0.1, 0.2))
         return Race(f"{fleet}, mnist", fleet, base, ways, (0.1, 0.2, 0.4), (0, 1), own, LEVELS[task])
-    del ways["balanced"]
+    del ways["balanced"], ways["pace"]
     own = {"sync": (0.1, 0.2), "async": (0.05,), "stale": (0.05,)}
     base = replace(base, target=0.55, seconds=None, samples=600_000)
     machines = replace(PRESETS[fleet][1], network=LIKE_RESNET18)

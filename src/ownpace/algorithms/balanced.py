@@ -8,9 +8,9 @@ All workers need about equally long, so nobody waits long; staleness stays zero 
 the result is that of Sync-SGD. Sizes follow the speeds while running: the sum of the gradients says how many samples
 each worker computed and in what time, so all of them divide the next batch alike. Nobody is left without work: a
 worker whose share rounds to nothing takes one sample from the largest share. A division is kept until a share is
-off by a tenth (`tolerance`), since cards choose their kernels anew for every size; for the same reason, the time of the
-first batch of a division says nothing about paces and is not looked at. The last micro-batch is handed to the sum before
-it is computed, so its backward pass and the transfer overlap.
+off by a tenth (`tolerance`), since cards choose their kernels anew for every size; for the same reason, the time of
+the first batch of a division says nothing about paces and is not looked at. The last micro-batch is handed to the sum
+before it is computed, so its backward pass and the transfer overlap.
 
 | paper | here |
 |---|---|
