@@ -332,3 +332,13 @@ def test_weights_help_before_nodes_have_mixed_and_hurt_after(seed: int) -> None:
     measured = [early["equal"], early["exp"], late["equal"], late["exp"]]
     for found, expected in zip(measured, [8.1e-3, 5.4e-3, 2.7e-4, 5.3e-4], strict=True):
         assert 1 / 3 < found / expected < 3
+
+
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=6), st.sampled_from(["exp", "exp2", "equal", "count", "optimal"])
+)
+def test_who_had_no_data_left_has_no_weight(counts, weights):
+    algorithm = make_algorithm("wp", {"weights": weights, "l2": 0.5})
+    given_ = [algorithm._weight(counts, node, lr=0.1) for node in range(len(counts))]
+    assert sum(given_) == pytest.approx(1 if any(counts) else 0)
+    assert all(weight == 0 for weight, count in zip(given_, counts, strict=True) if not count)

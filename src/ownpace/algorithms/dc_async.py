@@ -36,7 +36,7 @@ class DcAsyncSgd(Algorithm):
         while True:
             push = await me.receive()
             gradient, now = push.gradient, me.parameters.values
-            if gradient.samples:
+            if gradient.samples and gradient.versions[0] < me.parameters.version:
                 mean = gradient.mean
                 mean = mean + self.compensation * mean.square() * (now - sent[push.sender].values)
                 gradient = Gradient(

@@ -77,8 +77,8 @@ class GroupingSgd(Algorithm):
     """Updates after which groups are looked at again; 0: never."""
 
     def __post_init__(self) -> None:
-        positive(prerun=self.prerun, max_groups=self.max_groups)
-        not_negative(min_gap=self.min_gap, staleness_power=self.staleness_power, regroup_every=self.regroup_every)
+        positive(prerun=self.prerun, max_groups=self.max_groups, min_gap=self.min_gap)
+        not_negative(staleness_power=self.staleness_power, regroup_every=self.regroup_every)
         if self.groups is not None:
             ranks = sorted(rank for group in self._by_hand() for rank in group)
             if ranks != list(range(len(ranks))):

@@ -35,11 +35,11 @@ from typing import ClassVar, Literal
 import torch
 
 from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Worker, accumulate
+from ownpace.core.asking import Pending, Worker, accumulate
 from ownpace.core.errors import InputError
 from ownpace.core.rounds import LocalRound
 from ownpace.core.settings import not_negative, positive
-from ownpace.core.values import Parameters
+from ownpace.core.values import Message, Parameters
 
 Rule = Literal["exp", "exp2", "count", "equal", "optimal"]
 
@@ -87,7 +87,7 @@ class WpSgd(Algorithm):
         past: deque[Parameters] = deque([round_.start], maxlen=self.delay + 1)
         while True:
             gradient = await accumulate(me, me.batch_size, at=past[0] if self.delay else None)
-            last = round_.steps + 1 >= self.steps or any(report.done for report in reports)
+            last = round_.steps + 1 >= self.steps or any([(await steps_and_lr(r))[0] > 0 for r in reports if r.done])
             notes = torch.tensor([float(last)], dtype=torch.float64)
             of_node = await me.all_reduce(gradient.noting(notes), me.subgroup)  # all of a node stop together
             assert of_node.notes is not None
@@ -97,21 +97,27 @@ class WpSgd(Algorithm):
             if float(of_node.notes[0]) > 0 or not of_node.samples:
                 break
         for worker in others:
-            me.send(worker, torch.tensor([float(round_.steps)], dtype=torch.float64))
-        steps = {me.address: round_.steps}
+            me.send(worker, torch.tensor([round_.steps, me.lr], dtype=torch.float64))
+        told = {me.address: (round_.steps, me.lr)}
         for worker, report in zip(others, reports, strict=True):
-            body = (await report).body
-            assert isinstance(body, torch.Tensor)
-            steps[worker] = int(body[0])
+            told[worker] = await steps_and_lr(report)
 
+        of_rank = [told[worker] for worker in me.workers]
         nodes = self.subgroups(len(me.workers))
-        counts = [steps[me.workers.members[ranks[0]]] for ranks in nodes]
+        counts = [of_rank[ranks[0]][0] for ranks in nodes]
         mine = next(i for i, ranks in enumerate(nodes) if me.rank in ranks)
-        weight = self.weigh(counts, me.lr)[mine] / len(nodes[mine])
+        weight = self._weight(counts, mine, lr=of_rank[0][1]) / len(nodes[mine])
         work = round_.difference(weight)
         work.samples = round_.samples if me.rank == nodes[mine][0] else 0  # a node's samples count once
         total = await me.all_reduce(work)
         me.commit(round_.start.values - total.total, total)
+
+    def _weight(self, counts: Sequence[int], mine: int, lr: float) -> float:
+        """My node's weight. One that had no data left has none: it says nothing new."""
+        if not counts[mine]:
+            return 0.0
+        weights = self.weigh([count for count in counts if count], lr)
+        return weights[sum(count > 0 for count in counts[:mine])]
 
     def weigh(self, steps: Sequence[int], lr: float) -> list[float]:
         """The weights of nodes that have done so many steps: positive, and 1 in all.
@@ -137,6 +143,13 @@ class WpSgd(Algorithm):
         largest = max(logs)
         shares = [math.exp(log - largest) for log in logs]  # in log space: 10⁷ steps behind is still a number
         return [share / sum(shares) for share in shares]
+
+
+async def steps_and_lr(report: Pending[Message]) -> tuple[int, float]:
+    """What a worker tells at the end of its round: how many steps it took, and its learning rate."""
+    body = (await report).body
+    assert isinstance(body, torch.Tensor)
+    return int(body[0]), float(body[1])
 
 
 @dataclass(frozen=True, kw_only=True)

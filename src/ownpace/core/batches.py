@@ -6,7 +6,8 @@ Learning rate, for an update of n samples where `reference` were expected, S = n
     linear     η · S
     sqrt       η · √S
     adascale   η · r,  r = (σ² + m²) / (σ²/S + m²), and the schedule goes on by r · reference samples
-               (Johnson et al., 2020, arXiv 2007.05105). σ² is the variance of the mean gradient of `reference` samples,
+               (Johnson et al., 2020, arXiv 2007.05105), but never faster than the samples themselves, which are the
+               budget. σ² is the variance of the mean gradient of `reference` samples,
                m² the squared norm of the true gradient; 1 ≤ r ≤ S for S ≥ 1.
 
 With s² the variance of one sample's gradient (σ² = s² / reference), worker i's mean gradient g_i of n_i samples has
@@ -86,7 +87,7 @@ class LrRule:
             self._measure(total)
             if self._seen:
                 gain = self._gain(scale)
-                self.latest = Scaling(gain, gain * self._reference)
+                self.latest = Scaling(gain, min(total.samples, gain * self._reference))
         return self.latest
 
     def _measure(self, total: Gradient) -> None:
@@ -137,7 +138,7 @@ class MicroBatch:
     or most of the time between two sums, if that is longer. A size is kept until it is off by a tenth, and comes in
     grains, since cards tune their kernels for every new one. And it does not shrink where that saves no time: if
     beginning a micro-batch takes long, small ones are a waste. So each time that a size has shrunk, the next sum tells
-    whether two thirds of the time went with the samples; if not, it is undone.
+    what became of the pace: if it has lost more than a third of what the size has, that is undone.
     """
 
     def __init__(self, rank: int, num_workers: int, largest: int, sizing: Sizing, smoothing: float) -> None:

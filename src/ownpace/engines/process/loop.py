@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -364,13 +364,18 @@ class LoopWorker(ProcessWorker):
         self._told_to_stop = self._stop = self._books.stats.frozen = False
 
     def pull(self) -> None:
-        """Take over what the servers hold now."""
+        """Take over what the servers hold now, to go on from there."""
+        for parameters in self.held_by_servers():
+            self.place(parameters)
+
+    def held_by_servers(self) -> Iterator[Parameters]:
+        """What the servers hold now, shard by shard."""
         for server in self._roll.servers:
             self._seat.post.send(server.name, Packet(control={"what": "pull", "who": self.name}))
         for _ in self._roll.servers:
             pulled = self.control("pulled")
             shard = self._roll.shards[pulled["shard"]]
-            self.holding.place(pulled["body"].to(self.holding.values.device), shard)
+            yield Parameters(pulled["body"].to(self.holding.values.device), pulled["version"], shard)
 
     def at_global_parameters(self) -> _AtGlobal:
         """A context in which the model has the global parameters."""
@@ -431,7 +436,8 @@ class _AtGlobal:
             self._own = node.holding.values.clone()
             if node._true is not None:
                 node.holding.values.copy_(node._true)
-            node.pull()
+            for parameters in node.held_by_servers():
+                node.holding.place(parameters.values, parameters.shard)
 
     def __exit__(self, *details: object) -> None:
         if self._own is not None:
