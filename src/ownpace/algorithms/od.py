@@ -13,8 +13,9 @@ Push, barrier, update and pull of iteration t happen beside the local step, forw
 period is the longer of computing and communicating, not their sum. A worker is never more than one iteration ahead
 of the slowest. What is evaluated and saved is W.
 
-Departures. η_l is given as a multiple of the run's learning rate, so that it follows its schedule. `local_momentum`
-(μ_l) is ours: with μ_l = μ the local step knows the server's momentum, and alone it is exact. The released kernels
+Departures. η_l is given as a multiple of the run's learning rate, so that it follows its schedule; the local step has
+its own wd, 0 by default. `local_momentum` (μ_l) is ours: with μ_l = μ the local step knows the server's momentum, and
+alone, with the same wd and a constant η, it is exact. The released kernels
 permute λ, wd and the scale, so that compensation was in effect off there; here it does what the paper says. The
 `all-reduce` form is ours: every worker keeps W itself, and a sum takes the place of the server.
 
