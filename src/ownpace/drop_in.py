@@ -35,8 +35,17 @@ from ownpace.core.settings import positive
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.counter import Counters
 from ownpace.engines.process.hub import Hub, Rules
+from ownpace.engines.process.launch import backend_for
 from ownpace.engines.process.loop import LoopWorker, UserHolding
-from ownpace.engines.process.meeting import LOOPBACK, TIMEOUT_S, Environment, Meeting, local_store, meet
+from ownpace.engines.process.meeting import (
+    LOOPBACK,
+    TIMEOUT_S,
+    Environment,
+    Meeting,
+    common_backend,
+    local_store,
+    meet,
+)
 from ownpace.engines.process.member import (
     Membership,
     OptimizerCopy,
@@ -146,7 +155,7 @@ class Joined:
             self._store = self._meeting.open_store()
             self._base = store
         else:
-            self._store, self._meeting = meet(self._environment, "gloo", self._timeout_s)
+            self._store, self._meeting = meet(self._environment, self._timeout_s)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -195,6 +204,9 @@ class Joined:
         """
         if self._model is not None:
             raise InputError("wrap was called twice; a fleet trains one model")
+        positive(clip_norm=clip_norm)
+        if getattr(optimizer.step, "_of_a_fleet", False):
+            del optimizer.step  # of a fleet before this one
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         layout = Layout(model)
         theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -221,6 +233,7 @@ class Joined:
 
         # What torch's schedulers look for, to warn of a step that they do not see; this one is seen.
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        step._of_a_fleet = True  # type: ignore[attr-defined]
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
         # A GradScaler is to undo its scale, and to look for infinities, before the gradient goes to the others.
         optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
@@ -249,7 +262,7 @@ class Joined:
         positive(batch_size=batch_size, epochs=epochs)
         total = epochs * len(dataset)
         if self._node is None:
-            self._open(len(dataset), batch_size)
+            self._open(len(dataset), batch_size, epochs, sampling)
         assert self._node is not None
         if self._node.wanting:
             raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
@@ -273,7 +286,7 @@ class Joined:
             finished = True
         finally:
             node.in_loop = False
-            if not self._over:
+            if not self._over and not node.broken:
                 if not finished:
                     node.tell_to_stop()
                 node.finish_segment()
@@ -308,16 +321,19 @@ class Joined:
 
     # ---- behind it ----
 
-    def _open(self, num_samples: int, batch_size: int) -> None:
+    def _open(self, num_samples: int, batch_size: int, epochs: int, sampling: str) -> None:
         """Start the run: servers, the hub on rank 0, and this worker's place in it."""
         environment, holding = self._environment, self._holding
         device = holding.values.device
-        backend = self._backend
-        if backend is None:
-            own_cards = device.type == "cuda" and torch.cuda.device_count() >= environment.local_world_size > 1
-            backend = "nccl" if own_cards else "gloo"
+        able = self._backend or backend_for(self._algorithm, device, environment.local_world_size)
+        backend = common_backend(self._store, environment, able)
         self._meeting = meeting = replace(self._meeting, backend=backend)
         num_servers = len(self._hosts) if self._algorithm.has_servers else 0
+        if num_servers and any(holding.optimizer.state.values()):
+            raise InputError(
+                "the optimizer has made steps before (a checkpoint?), and its state cannot go to parameter servers; "
+                "begin with a new optimizer, or use an algorithm without servers, such as pace"
+            )
         terms = Terms(
             algorithm=self._algorithm,
             workers=tuple(f"worker-{rank}" for rank in range(environment.world_size)),
@@ -367,7 +383,9 @@ class Joined:
         )
         stopwatch = Stopwatch(holding.values.device, membership.clock)
         self._node = node = LoopWorker(seat, holding, batch_size, stopwatch, overlap=self._overlap)
-        introduce(node, {**fingerprint(terms, ""), "number of samples": str(num_samples)})
+        alike = {"number of samples": num_samples, "sampling": sampling, "epochs": epochs}
+        alike |= {"seed": self._seed, "clip_norm": holding.clip_norm}
+        introduce(node, fingerprint(terms, "") | {name: str(value) for name, value in alike.items()})
         self._counters = Counters(self._store, first=self.rank == 0, spans_hosts=environment.spans_hosts)
         share_parameters(node)
         assert self._model is not None
@@ -389,10 +407,10 @@ class Joined:
         node.pull()
         buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point() and buffer.numel()]
         if buffers and self.num_workers > 1:
-            sums = [buffer.detach().clone() for buffer in buffers]
+            sums = [buffer.detach() / self.num_workers for buffer in buffers]
             node.wait_for(node.ring(node.workers).all_reduce_tensors(sums), "workers")
             for buffer, total in zip(buffers, sums, strict=True):
-                buffer.copy_(total / self.num_workers)
+                buffer.copy_(total)
         counts = [buffer for buffer in model.buffers() if buffer.dtype in _COUNTS and buffer.numel()]
         if counts and self.num_workers > 1:  # of these, the largest
             places = [buffer.new_zeros((self.num_workers, *buffer.shape)) for buffer in counts]

@@ -865,5 +865,71 @@ def test_steps_that_belong_to_no_batch_are_refused() -> None:
     assert fleet.summary.updates == 4
 
 
+def test_a_batch_whose_gradient_was_thrown_away_counts_nothing() -> None:
+    seen: list[Event] = []
+    with ownpace.join("sync", on_event=seen.append, detail=True) as fleet:
+        net, optimizer = wrapped(fleet)
+        for number, (x, y, _) in enumerate(fleet.batches(Numbers(40), 8)):
+            mean_loss(net, x, y).backward()
+            if number != 2:
+                optimizer.step()
+            optimizer.zero_grad()
+    assert [event.samples for event in seen if isinstance(event, Update)] == [8] * 4
+
+
+def test_a_model_that_was_moved_after_wrap_is_refused() -> None:
+    with ownpace.join("sync") as fleet:
+        net, _ = wrapped(fleet)
+        net.double()
+        with pytest.raises(ownpace.InputError, match="move or convert a model before that"):
+            fleet.batches(Numbers(40), 8)
+
+
+def test_a_step_without_a_backward_pass_is_refused() -> None:
+    with ownpace.join("sync") as fleet:
+        net, optimizer = wrapped(fleet)
+        for x, y, _ in fleet.batches(Numbers(16), 8):
+            with pytest.raises(ownpace.InputError, match="no parameter has a gradient"):
+                optimizer.step()
+            mean_loss(net, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_an_optimizer_may_go_from_one_fleet_to_the_next() -> None:
+    net = make_net()
+    optimizer = sgd(net)
+    for _ in range(2):
+        with ownpace.join("sync") as fleet:
+            fleet.wrap(net, optimizer)
+            for x, y, _ in fleet.batches(Numbers(16), 8):
+                mean_loss(net, x, y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert fleet.summary is not None
+        assert fleet.summary.updates == 2
+
+
+def test_servers_refuse_an_optimizer_that_has_made_steps() -> None:
+    net = make_net()
+    optimizer = sgd(net)
+    net(Numbers(4).x).sum().backward()
+    optimizer.step()
+    with ownpace.join("async") as fleet:
+        fleet.wrap(net, optimizer)
+        with pytest.raises(ownpace.InputError, match="cannot go to parameter servers"):
+            fleet.batches(Numbers(16), 8)
+
+
+def test_a_negative_norm_is_refused() -> None:
+    with ownpace.join("sync") as fleet, pytest.raises(ownpace.InputError, match="clip_norm is -1"):
+        fleet.wrap(make_net(), sgd(make_net()), clip_norm=-1.0)
+
+
+def wrapped(fleet: Any) -> tuple[nn.Sequential, torch.optim.Optimizer]:
+    net = make_net()
+    return fleet.wrap(net, sgd(net))
+
+
 if __name__ == "__main__":
     main()

@@ -121,3 +121,15 @@ def test_optimizers_that_need_more_than_a_gradient_are_refused():
 def test_bad_settings(settings, message):
     with pytest.raises(InputError, match=message):
         OptimizerSpec(**settings)
+
+
+@pytest.mark.parametrize("build", ALL.values(), ids=ALL)
+def test_a_step_in_place_can_be_seen(build):
+    """Recorded gradients (CUDA graphs) copy parameters only if they have changed."""
+    module = make_module()
+    layout, values = Layout(module), flat(module)
+    optimizer = FlatOptimizer(layout, whole(layout), values, build)
+    before = values._version
+    stepped, _ = optimizer.step(values, optimizer.initial_state(), torch.ones(layout.size), in_place=True)
+    assert stepped is values
+    assert values._version > before

@@ -149,6 +149,7 @@ class FlatOptimizer:
         for group, lr in zip(self._optimizer.param_groups, self.rates, strict=True):
             group["lr"] = lr * lr_factor
         self._optimizer.step()
+        torch.autograd.graph.increment_version(values)  # it was changed through `.data`, which does not tell
         self._let_go()
         return values, self._take_state()
 

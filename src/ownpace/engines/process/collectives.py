@@ -9,6 +9,7 @@ while the backward pass is still at the first layers, and so that one bucket is 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _NOTES = 32
 _ALIGN = 16
 _BUCKET_BYTES = 4 << 20
 _CHANNELS = 4
+_ASK_EVERY_S = 1e-4
 _TICK = timedelta(milliseconds=200)
 """How long a wait lasts before Python may look at its signals."""
 _PATIENCE = timedelta(hours=24)
@@ -71,6 +73,7 @@ class Ring:
         self._stream = torch.cuda.Stream(like.device) if like.device.type == "cuda" else None
         self.joint = like.dtype in (torch.float32, torch.float64)
         self.buckets = self._divide(layout, like.element_size())
+        self._begun = AskedWork if wiring.backend == "nccl" else _as_it_is
         self._channels = _connect(name, index, size, wiring, min(_CHANNELS, len(self.buckets)))
 
     def _divide(self, layout: Layout, element_size: int) -> list[tuple[int, int, int]]:
@@ -160,7 +163,7 @@ class Ring:
     def _all_reduce(self, bucket: int, values: Tensor) -> Any:
         if self.size == 1:
             return None
-        return self._channels[bucket % len(self._channels)].allreduce([values], dist.AllreduceOptions())
+        return self._begun(self._channels[bucket % len(self._channels)].allreduce([values], dist.AllreduceOptions()))
 
     def all_reduce_tensors(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Start the sum of each of these."""
@@ -172,7 +175,7 @@ class Ring:
             return []
         options = dist.ReduceOptions()
         options.rootRank = root
-        return [self._channels[0].reduce([tensor], options) for tensor in tensors]
+        return [self._begun(self._channels[0].reduce([tensor], options)) for tensor in tensors]
 
     def broadcast(self, tensors: Sequence[Tensor], root: int) -> list[Any]:
         """Start sending one member's tensors to all."""
@@ -180,7 +183,7 @@ class Ring:
             return []
         options = dist.BroadcastOptions()
         options.rootRank = root
-        return [self._channels[0].broadcast([tensor], options) for tensor in tensors]
+        return [self._begun(self._channels[0].broadcast([tensor], options)) for tensor in tensors]
 
     # ---- what came ----
 
@@ -230,6 +233,33 @@ class Departures:
             if not all(self.ready[first:above]):
                 return
             self.works.append(self._ring.launch(self._buffer, len(self.works)))
+
+
+class AskedWork:
+    """Work of NCCL. A wait that is too short ends its communicator, so this asks until it is done."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def wait(self, timeout: timedelta) -> None:
+        """Wait so long at most.
+
+        Raises:
+            RuntimeError: It is not done by then ("timed out"), or has failed.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        while not self._work.is_completed():
+            if time.monotonic() > deadline:
+                raise RuntimeError("timed out")
+            time.sleep(_ASK_EVERY_S)
+        self._work.wait()
+
+
+def _as_it_is(work: Any) -> Any:
+    return work
 
 
 def finish(works: Sequence[Any], group: str, on_tick: Callable[[], None]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from ownpace.core import events
+from ownpace.core.algorithm import Algorithm
 from ownpace.core.errors import InputError, Interrupted, MachineDied, OwnpaceError
 from ownpace.core.flat import Layout
 from ownpace.core.sampling import derive
@@ -75,7 +76,7 @@ class Launcher:
                     judge = RealLearning(job.task, hub_device(job), job.autocast)
                 terms = make_terms(job, judge.layout, judge.initial.dtype)
                 roll = terms.roll()
-                backend = backend_for(job, len(roll.workers))
+                backend = backend_for(job.algorithm, torch.device(job.device), len(roll.workers))
                 meeting = Meeting(LOOPBACK, port, "ownpace", RunKey.new().secret, LOOPBACK, backend)
                 _start_forkserver()
                 for node in roll.nodes:
@@ -91,14 +92,15 @@ class Launcher:
             raise
         finally:
             if hub is not None and membership is not None:
-                reason = "finished" if error is None else str(error)
-                hub.finish(reason)
-                if error is None:
-                    hub.farewell()
-                    self._send_home(_GOING_HOME_S)
-                else:
-                    self._send_home(_LAST_WORDS_S if isinstance(error, NodeFailed) else 0.0)
-                membership.post.close(now=True)
+                patience_s = _LAST_WORDS_S if isinstance(error, NodeFailed) else 0.0
+                try:
+                    hub.finish("finished" if error is None else str(error))
+                    if error is None:
+                        hub.farewell()
+                        patience_s = _GOING_HOME_S
+                finally:  # even if nothing can be written any more
+                    self._send_home(patience_s)
+                    membership.post.close(now=True)
             else:
                 self._send_home(0.0)
             held.close()
@@ -221,11 +223,10 @@ def conclude(hub: Hub | None, error: OwnpaceError | None) -> Outcome:
     return Outcome("finished" if error is None else str(error), error, hub.model())
 
 
-def backend_for(job: Job, workers_per_host: int) -> str:
-    """NCCL where every worker of a host has a card of its own, else gloo."""
-    if torch.device(job.device).type != "cuda":
-        return "gloo"
-    return "nccl" if torch.cuda.device_count() >= workers_per_host > 1 else "gloo"
+def backend_for(algorithm: Algorithm, device: torch.device, workers_here: int) -> str:
+    """NCCL where every worker of this host has a card of its own, else gloo. Communicators have no cards."""
+    own_cards = device.type == "cuda" and torch.cuda.device_count() >= workers_here
+    return "nccl" if own_cards and not algorithm.has_communicators else "gloo"
 
 
 def hub_device(job: Job) -> torch.device:

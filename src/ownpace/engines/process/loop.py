@@ -47,9 +47,24 @@ class UserHolding:
         self.parameters = parameters
         self.optimizer = optimizer
         self._layout = layout
-        self._clip_norm = clip_norm
+        self.clip_norm = clip_norm
         self._inner_step = optimizer.step
         self._mean: Tensor | None = None
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a backward pass has left something in the `.grad`s."""
+        return any(parameter.grad is not None for parameter in self.parameters)
+
+    def check_place(self) -> None:
+        """Raise if the parameters are no longer views of the vector."""
+        for layer, parameter, view in zip(
+            self._layout.layers, self.parameters, self._layout.views(self.values), strict=True
+        ):
+            if parameter.data_ptr() != view.data_ptr():
+                raise InputError(
+                    f"{layer.name} lies elsewhere than after fleet.wrap: move or convert a model before that, not after"
+                )
 
     def gather(self, samples: int, out: Tensor | None) -> Tensor:
         """The sum over the samples of their gradients, out of the `.grad`s, which hold the mean."""
@@ -63,10 +78,10 @@ class UserHolding:
 
     def clip(self, total: Tensor, samples: int) -> None:
         """Clip the norm of the mean, where the user wants it, in place."""
-        if self._clip_norm is not None:
+        if self.clip_norm is not None:
             norm = float(torch.linalg.vector_norm(total)) / samples
-            if norm > self._clip_norm:
-                total *= self._clip_norm / norm
+            if norm > self.clip_norm:
+                total *= self.clip_norm / norm
 
     def snapshot(self) -> Tensor:
         return self.values.clone()
@@ -181,6 +196,8 @@ class LoopWorker(ProcessWorker):
         self._true: Tensor | None = None
         self.in_loop = False
         """Whether the user's loop runs."""
+        self.broken = False
+        """Whether the algorithm has failed: then nothing is left to agree on."""
         self._ended: Callable[[int], int] = _uncounted
         self._stopped: Callable[[int], int] = _uncounted
         self._said_to_stop = False
@@ -234,6 +251,7 @@ class LoopWorker(ProcessWorker):
         stopped: Callable[[int], int],
     ) -> None:
         """Let the algorithm learn from so many samples; all workers count who has ended, and who asks to stop."""
+        self._user.check_place()
         self.batch_size = self.micro_batch = batch_size
         # With servers, a worker may not know how many there were when the loop before was left.
         self._budget = math.inf if self._roll.servers else self._samples + samples
@@ -244,6 +262,8 @@ class LoopWorker(ProcessWorker):
 
     def hand_out(self, samples: int) -> None:
         """The loop has got a batch."""
+        if self._handed_out and not self._user.has_gradient:
+            self._handed_out = 0  # the gradient of the batch before was thrown away: a GradScaler does that
         if not self._handed_out:
             self._begun_s = self._clock.now()
             self._stopwatch.start()
@@ -264,9 +284,12 @@ class LoopWorker(ProcessWorker):
         """The loop has called `optimizer.step()`: let the algorithm go on with the gradient."""
         if self._coroutine is None:
             return  # the run is over; the loop ends with this batch
-        samples, self._handed_out = self._handed_out, 0
+        samples = self._handed_out
         if not samples:
             raise InputError("optimizer.step was called twice for one batch of fleet.batches; call it once")
+        if not self._user.has_gradient:
+            raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
+        self._handed_out = 0
         seconds = self._stopwatch.stop(samples)
         now = self._clock.now()
         self._books.work.add(self._begun_s, now, samples)
@@ -316,6 +339,10 @@ class LoopWorker(ProcessWorker):
             self._coroutine.send(None)
         except StopIteration:
             self._coroutine = None
+        except BaseException:
+            self._coroutine = None
+            self.broken = True
+            raise
         wanted = self._wanted
         if self._coroutine is not None and wanted is not None and wanted.at is not None:
             self._true = self.holding.values.clone()
@@ -351,8 +378,7 @@ class LoopWorker(ProcessWorker):
         The samples that were learnt from do not tell: batches without a step are lost.
         """
         self._handed_out = 0
-        if self._sending is not None:
-            self._sending.give_up()
+        left = 0 if self._sending is None else self._sending.give_up()
         self._ended(1)
         while self._coroutine is not None:
             assert self._wanted is not None
@@ -360,7 +386,8 @@ class LoopWorker(ProcessWorker):
                 self.tell_to_stop()
             elif self._roll.servers:
                 time.sleep(_NOTHING_LEFT_S)
-            self._answer(self._wanted, 0, 0.0)
+            self._answer(self._wanted, left, 0.0)
+            left = 0
         self._told_to_stop = self._stop = self._books.stats.frozen = False
 
     def pull(self) -> None:
@@ -391,6 +418,7 @@ class Sending:
         self._views = layout.views(self._total)
         self._samples = samples
         self._counts: dict[int, int] = {}
+        self._given_up = False
         self.departures = Departures(ring, self.buffer, len(self._views))
 
     def take(self, index: int, gradient: Tensor | None) -> None:
@@ -406,6 +434,8 @@ class Sending:
         """All of it, after the backward pass; what took no part in the loss is zero."""
         for index in range(len(self._views) - 1, -1, -1):
             gradient = parameters[index].grad
+            if self._given_up:
+                break
             if index not in self._counts:
                 self._views[index].zero_()
                 self.departures.layer_is_there(index)
@@ -413,12 +443,14 @@ class Sending:
                 raise _no_overlap("gradients were changed between backward and optimizer.step")
         return self._total
 
-    def give_up(self) -> None:
-        """The batch was never stepped with: what has not left yet is zero."""
+    def give_up(self) -> int:
+        """The batch was never stepped with. If it is on its way already, its samples count; else it is zero."""
+        self._given_up = True
         for index in range(len(self._views) - 1, -1, -1):
             if not self.departures.ready[index]:
                 self._views[index].zero_()
                 self.departures.layer_is_there(index)
+        return self._samples if self._counts else 0
 
 
 def _no_overlap(what: str) -> InputError:

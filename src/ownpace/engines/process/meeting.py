@@ -142,7 +142,7 @@ def local_store() -> tuple[TCPStore, int]:
     return store, port
 
 
-def meet(environment: Environment, backend: str, timeout_s: float = TIMEOUT_S) -> tuple[Store, Meeting]:
+def meet(environment: Environment, timeout_s: float = TIMEOUT_S) -> tuple[Store, Meeting]:
     """Meet the other ranks that torchrun started.
 
     Returns:
@@ -174,7 +174,14 @@ def meet(environment: Environment, backend: str, timeout_s: float = TIMEOUT_S) -
                 f"this host would listen on {host}, a public address, and collectives are not encrypted; use a private "
                 "network or a VPN, or set OWNPACE_ALLOW_PUBLIC=1 if a firewall protects it"
             )
-    return store, Meeting(master, port, prefix, _agree_on_key(store, environment, timeout_s), host, backend, timeout_s)
+    return store, Meeting(master, port, prefix, _agree_on_key(store, environment, timeout_s), host, "gloo", timeout_s)
+
+
+def common_backend(store: Store, environment: Environment, able: str) -> str:
+    """NCCL if all ranks are able to, else gloo."""
+    store.set(f"backend/{environment.rank}", able)
+    ranks = range(environment.world_size)
+    return "nccl" if all(store.get(f"backend/{rank}").decode() == "nccl" for rank in ranks) else "gloo"
 
 
 def _incomplete(environment: Environment, timeout_s: float) -> MachineDied:

@@ -26,13 +26,13 @@ from ownpace.core.values import Address, Parameters, Role, Shard
 from ownpace.core.version import __version__
 from ownpace.engines.compute import Processor
 from ownpace.engines.job import Job
+from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.process.books import Books, WallClock
 from ownpace.engines.process.collectives import Wiring
 from ownpace.engines.process.counter import Counters
 from ownpace.engines.process.holding import FlatHolding
 from ownpace.engines.process.hub import error_letter
 from ownpace.engines.process.meeting import Meeting
-from ownpace.engines.process.memory import keep_large_blocks
 from ownpace.engines.process.nodes import (
     ProcessCommunicator,
     ProcessNode,
@@ -338,6 +338,8 @@ def run_worker(
         The lines of the run's first, judging and last records, which everybody takes home.
     """
     keep_large_blocks()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     roll = terms.roll()
     address = roll.workers.members[rank]
     membership = Membership(address.name, meeting, store)
@@ -368,7 +370,7 @@ def run_worker(
             stopwatch=Stopwatch(device, membership.clock),
             graphs=job.cuda_graphs,
         )
-        introduce(node, fingerprint(terms, job.task.__class__.__name__))
+        introduce(node, fingerprint(terms, job.task.__class__.__name__) | {"seed": str(job.seed)})
         share_parameters(node)
         node.warm_up()
         torch.manual_seed(derive(job.seed, 5, rank))

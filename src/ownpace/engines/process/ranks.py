@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import FrameType
 from typing import Any
 
@@ -29,7 +29,7 @@ from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.process.hub import Hub, NodeFailed
 from ownpace.engines.process.launch import backend_for, conclude, make_rules, make_terms, worker_device
-from ownpace.engines.process.meeting import Environment, Meeting, meet
+from ownpace.engines.process.meeting import Environment, Meeting, common_backend, meet
 from ownpace.engines.process.member import Membership, Terms, run_helper, run_worker
 from ownpace.engines.process.roll import HUB, Roll
 
@@ -51,7 +51,9 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     model = FlatModel(job.task, device, job.autocast)
     terms = make_terms(job, model.layout, model.initial.dtype)
     roll = terms.roll()
-    store, meeting = meet(environment, backend_for(job, environment.local_world_size))
+    store, meeting = meet(environment)
+    able = backend_for(job.algorithm, device, environment.local_world_size)
+    meeting = replace(meeting, backend=common_backend(store, environment, able))
     hub: Hub | None = None
     if environment.rank == 0:
         torch.manual_seed(derive(job.seed, 5))

@@ -317,8 +317,9 @@ class Card:
         self._lead_s = lead_s
         self._done_s = 0.0
         self._cuda = device.type == "cuda"
-        self._queued: deque[torch.cuda.Event] = deque()
-        self._loss: Tensor | None = None
+        self._device = device
+        self._queued: deque[tuple[torch.cuda.Event, Tensor]] = deque()
+        self._known: Tensor | None = None
         self._stream = torch.cuda.Stream(device) if self._cuda else None
 
     def see(self, loss: Tensor, seconds: float, *, look: bool) -> float | None:
@@ -327,22 +328,25 @@ class Card:
             return float(loss)
         self._done_s = max(self._done_s, time.monotonic()) + seconds
         event = torch.cuda.Event()
-        event.record()
-        self._queued.append(event)
-        before, self._loss = self._loss, loss
-        if not look or before is None or len(self._queued) > 2:
+        event.record(torch.cuda.current_stream(self._device))
+        self._queued.append((event, loss))
+        while len(self._queued) > 1 and self._queued[0][0].query():
+            self._known = self._queued.popleft()[1]
+        if not look or self._known is None:
             return None
+        known, self._known = self._known, None
         with torch.cuda.stream(self._stream):  # not behind what is queued
-            return float(before)
+            return float(known)
 
     def catch_up(self) -> None:
         """Wait until the latest of what was queued is all that is left, and is soon done."""
         while len(self._queued) > 1:
-            self._queued.popleft().synchronize()
+            event, self._known = self._queued.popleft()
+            event.synchronize()
         while self._queued and time.monotonic() < self._done_s - self._lead_s:
-            if self._queued[0].query():
+            if self._queued[0][0].query():
                 self._done_s = time.monotonic()
-                self._queued.popleft()
+                self._known = self._queued.popleft()[1]
             else:
                 time.sleep(_NAP_S)
 
@@ -352,6 +356,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device, clock: WallClock) -> None:
         self._clock = clock
+        self._device = device
         self._cuda = device.type == "cuda"
         self._start_s = 0.0
         self._seconds_per_sample = 0.0
@@ -362,7 +367,7 @@ class Stopwatch:
         """Begin."""
         if self._cuda:
             self._begun = torch.cuda.Event(enable_timing=True)
-            self._begun.record()
+            self._begun.record(torch.cuda.current_stream(self._device))
         else:
             self._start_s = self._clock.now()
 
@@ -372,7 +377,7 @@ class Stopwatch:
             return self._clock.now() - self._start_s
         assert self._begun is not None
         ended = torch.cuda.Event(enable_timing=True)
-        ended.record()
+        ended.record(torch.cuda.current_stream(self._device))
         self._pairs.append((self._begun, ended, samples))
         while self._pairs and self._pairs[0][1].query():
             begun, ended, computed = self._pairs.popleft()

@@ -19,6 +19,7 @@ from ownpace.core.sampling import derive, make_sampler
 from ownpace.core.values import Address, Group, Shard
 from ownpace.engines.job import Job, OnProgress, Outcome, Progress
 from ownpace.engines.learning import RealLearning
+from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.virtual.clock import Call, Clock, EmptySchedule, Task
 from ownpace.engines.virtual.learning import Learning, Replica, TimingOnly
 from ownpace.engines.virtual.nodes import (
@@ -47,6 +48,7 @@ def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
         How it ended. Errors of the run itself (divergence, a dead machine, Ctrl-C) are in the outcome; bad
         input raises.
     """
+    keep_large_blocks()
     devices = [torch.device(job.device).index or 0] if torch.device(job.device).type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(derive(job.seed, 5))
