@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from claims.race import Race, ScheduledRace, Way
 from claims.running import Runner
 from ownpace import Config
-from ownpace.fleet import PRESETS, Fleet, Machine, Network, ServerMachine
+from ownpace.fleet import Fleet, Machine, Network, ServerMachine
 
 FAST_NETWORK = Network(bandwidth_bytes_per_s=1.25e9, latency_s=5e-5)
 BASE = Config(
@@ -118,23 +118,18 @@ def alpha(fleet: str, batch_size: int) -> Race:
     return Race(f"{fleet}, batch {batch_size}", fleet, base, ways, lrs, (0, 1, 2), levels=(0.93, 0.95))
 
 
-LIKE_RESNET18 = Network(bandwidth_bytes_per_s=1.25e9 * 136_886 / 11_173_962, latency_s=1e-4)
-"""LeNet's gradient takes as long on it as that of ResNet-18, 80 times as large, on 10 Gbit/s."""
-
-
 def papers_race(task: str, fleet: str) -> Race:
-    """ABS-SGD against what its paper compares it with, without momentum; CIFAR-10 with transfers as of ResNet-18."""
+    """ABS-SGD against what its paper compares it with, without momentum."""
     ways = {label: WAYS[label] for label in ("abs", "sync", "async", "stale", "pace", "balanced")}
+    ways["abs, equal-time"] = ("abs", {"micro": "equal-time"})
     base = replace(TASKS[task], momentum=0.0)
     if task == "mnist":
-        ways["abs, equal-time"] = ("abs", {"micro": "equal-time"})
-        own = dict.fromkeys(("async", "stale"), (0.05, 0.1, 0.2))
+        own: dict[str, Sequence[float]] = dict.fromkeys(("async", "stale"), (0.05, 0.1, 0.2))
         return Race(f"{fleet}, mnist", fleet, base, ways, (0.1, 0.2, 0.4), (0, 1), own, LEVELS[task])
-    del ways["balanced"], ways["pace"]
-    own = {"sync": (0.1, 0.2), "async": (0.05,), "stale": (0.05,)}
-    base = replace(base, target=0.55, seconds=None, samples=600_000)
-    machines = replace(PRESETS[fleet][1], network=LIKE_RESNET18)
-    return Race(f"{fleet}, cifar10", machines, base, ways, (0.2, 0.4), (0, 1), own, (0.55,))
+    del ways["balanced"]
+    own = {"sync": (0.2,), "pace": (0.2,), "async": (0.05,), "stale": (0.05,)}
+    base = replace(base, target=0.55)
+    return Race(f"{fleet}, cifar10", fleet, base, ways, (0.1, 0.2), (0, 1), own, (0.55,))
 
 
 def to_the_end(task: str, fleet: str, algorithm: str, lr: float, optimizer: str = "sgd", seed: int = 0) -> Config:
