@@ -91,6 +91,8 @@ class ScheduledRace:
     seeds: Sequence[int]
     levels: Sequence[float]
     lrs_of: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    micro_batches: Mapping[str, int] = field(default_factory=dict)
+    """Of those that do not have the batch size."""
 
     def configs(self, label: str, samples: int) -> list[list[Config]]:
         """For each learning rate, the runs with all seeds."""
@@ -100,6 +102,7 @@ class ScheduledRace:
             fleet=self.fleet,
             algorithm=algorithm,
             parameters=dict(parameters),
+            micro_batch=self.micro_batches.get(label),
             samples=samples,
             schedule="cosine",
             warmup_samples=samples // 20,

@@ -92,16 +92,18 @@ def everybody(fleet: str, optimizer: str) -> Race:
 def scheduled(fleet: str) -> ScheduledRace:
     """Those that come in first, each with a schedule that ends with the run; MNIST, SGD with momentum."""
     labels = ("pace", "wp", "acco", "acco, equal-time", "balanced")
+    fine = {f"{label}, micro-batches of 8": WAYS[label] for label in ("pace", "acco", "acco, equal-time")}
     return ScheduledRace(
         f"{fleet}: accuracy after so many samples",
         fleet,
         replace(MNIST, target=None, stop_at_target=False, seconds=None),
-        {label: WAYS[label] for label in labels},
+        {label: WAYS[label] for label in labels} | fine,
         lengths=(40_000, 70_000, 120_000),
         lrs=(0.05, 0.1, 0.2),
         seeds=(0, 1),
         levels=(0.965, 0.97),
         lrs_of={"wp": (0.02, 0.05, 0.1)},
+        micro_batches=dict.fromkeys(fine, 8),
     )
 
 
