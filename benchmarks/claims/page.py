@@ -116,13 +116,13 @@ def layered(runner: Runner) -> list[str]:
 
 def abs_(runner: Runner) -> list[str]:
     lines = []
-    ways = ("abs", "abs, equal-time")
-    for task in ("mnist", "cifar10"):
+    ways_of = {"mnist": ("abs", "abs, equal-time", shown.FINE_ABS), "cifar10": (shown.FINE_ABS,)}
+    for task, ways in ways_of.items():
         level = shown.LEVELS[task][0]
         leads = []
         for fleet in shown.HEADLINE:
             race = shown.papers_race(task, fleet)
-            table = _race(race, runner, "abs")
+            table = _race(race, runner, shown.FINE_ABS)
             lines += [*table, ""]
             if len(table) > 1:
                 leads.append([lead(race.times(runner, level), way, ("sync", "async", "stale")) for way in ways])

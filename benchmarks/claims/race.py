@@ -30,13 +30,22 @@ class Race:
     seeds: Sequence[int] = (0, 1, 2)
     lrs_of: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Other learning rates for some."""
+    micro_batches: Mapping[str, int] = field(default_factory=dict)
+    """Of those that do not have the batch size."""
     levels: Sequence[float] = (0.96, 0.97)
     """The accuracies whose times are taken; a run ends at its target, the highest of them."""
 
     def configs(self, label: str, seed: int = 0) -> list[Config]:
         """One run for each learning rate."""
         algorithm, parameters = self.ways[label]
-        base = replace(self.base, fleet=self.fleet, algorithm=algorithm, parameters=dict(parameters), seed=seed)
+        base = replace(
+            self.base,
+            fleet=self.fleet,
+            algorithm=algorithm,
+            parameters=dict(parameters),
+            micro_batch=self.micro_batches.get(label),
+            seed=seed,
+        )
         return [replace(base, lr=lr) for lr in self.lrs_of.get(label, self.lrs)]
 
     def every(self) -> list[Config]:

@@ -51,7 +51,7 @@ def grouping(task: str, momentum: float) -> Race:
         del ways["grouping, p = ½"]
     name = f"Grouping-SGD, {task}, μ = {momentum:g}"
     seeds = (0, 1, 2) if (task, momentum) == ("cifar10", 0.9) else (0,)
-    return Race(name, three_classes(), base, ways, lrs, seeds, {"async": low, "stale": low}, LEVELS[task])
+    return Race(name, three_classes(), base, ways, lrs, seeds, {"async": low, "stale": low}, levels=LEVELS[task])
 
 
 WAYS: Mapping[str, Way] = {
@@ -86,7 +86,7 @@ def everybody(fleet: str, optimizer: str) -> Race:
     own = dict.fromkeys(("async", "stale", "dc-async", "staleness-aware", "abs", "pipe"), (*low, lrs[0]))
     if optimizer == "sgd":  # who is ahead gets a finer grid
         own |= dict.fromkeys(("pace", "balanced", "acco", "acco, equal-time", "sync"), (0.02, 0.03, 0.05, 0.1))
-    return Race(f"{fleet}, mnist, {optimizer}", fleet, base, ways, lrs, (0, 1), own, LEVELS["mnist"])
+    return Race(f"{fleet}, mnist, {optimizer}", fleet, base, ways, lrs, (0, 1), own, levels=LEVELS["mnist"])
 
 
 def scheduled(fleet: str) -> ScheduledRace:
@@ -120,18 +120,22 @@ def alpha(fleet: str, batch_size: int) -> Race:
     return Race(f"{fleet}, batch {batch_size}", fleet, base, ways, lrs, (0, 1, 2), levels=(0.93, 0.95))
 
 
+FINE_ABS = "abs, micro-batches of 8"
+
+
 def papers_race(task: str, fleet: str) -> Race:
     """ABS-SGD against what its paper compares it with, without momentum."""
     ways = {label: WAYS[label] for label in ("abs", "sync", "async", "stale", "pace", "balanced")}
-    ways["abs, equal-time"] = ("abs", {"micro": "equal-time"})
-    base = replace(TASKS[task], momentum=0.0)
-    if task == "mnist":
-        own: dict[str, Sequence[float]] = dict.fromkeys(("async", "stale"), (0.05, 0.1, 0.2))
-        return Race(f"{fleet}, mnist", fleet, base, ways, (0.1, 0.2, 0.4), (0, 1), own, LEVELS[task])
-    del ways["balanced"]
-    own = {"sync": (0.2,), "pace": (0.2,), "async": (0.05,), "stale": (0.05,)}
-    base = replace(base, target=0.55)
-    return Race(f"{fleet}, cifar10", fleet, base, ways, (0.1, 0.2), (0, 1), own, (0.55,))
+    ways |= {"abs, equal-time": ("abs", {"micro": "equal-time"}), FINE_ABS: ("abs", {})}
+    lrs: Sequence[float] = (0.1, 0.2, 0.4)
+    own: dict[str, Sequence[float]] = dict.fromkeys(("async", "stale"), (0.05, 0.1, 0.2))
+    base, levels = replace(TASKS[task], momentum=0.0), LEVELS[task]
+    if task == "cifar10":
+        ways = {label: ways[label] for label in (FINE_ABS, "sync", "async", "stale")}
+        lrs, own = (0.1, 0.2), {"sync": (0.2,), "async": (0.05,), "stale": (0.05,)}
+        base, levels = replace(base, target=levels[0]), levels[:1]
+    name = f"{fleet}, {task}, no momentum"
+    return Race(name, fleet, base, ways, lrs, (0, 1), own, {FINE_ABS: 8}, levels)
 
 
 def to_the_end(task: str, fleet: str, algorithm: str, lr: float, optimizer: str = "sgd", seed: int = 0) -> Config:
