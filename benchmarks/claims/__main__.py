@@ -49,7 +49,7 @@ def wp(runner: Runner) -> None:
 def _od(task: str, runner: Runner) -> None:
     runs = [
         shown.od(task, ratio, way, lr)
-        for ratio in shown.OD_RATIOS
+        for ratio in shown.OD_RATIOS[task]
         for way in shown.OD_WAYS.values()
         for lr in shown.OD_LRS[task]
     ]

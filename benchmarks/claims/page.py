@@ -78,7 +78,7 @@ def od(runner: Runner) -> list[str]:
     lines = []
     for task in ("mnist", "cifar10"):
         rows = []
-        for ratio in shown.OD_RATIOS:
+        for ratio in shown.OD_RATIOS[task]:
             for label, way in shown.OD_WAYS.items():
                 lr = shown.best_od_lr(runner, task, ratio, way)
                 outcome = runner.of(shown.od(task, ratio, way, lr))

@@ -200,7 +200,7 @@ OD_WAYS: Mapping[str, Way] = {
     "sync": ("sync", {}),
     "async": ("async", {}),
 }
-OD_RATIOS = (0.3, 0.7, 1.5)
+OD_RATIOS = {"mnist": (0.3, 0.7, 1.5), "cifar10": (0.7,)}
 
 
 def wp_nodes() -> Fleet:
