@@ -19,7 +19,7 @@ INPUTS = torch.randn(400, 16, generator=torch.Generator().manual_seed(0))
 DATA = torch.utils.data.TensorDataset(INPUTS, torch.arange(400) % 4)
 
 
-def train(*, overlap: bool, twice: bool = False, clip: bool = False) -> torch.Tensor:
+def train(*, overlap: bool, twice: bool = False, clip: bool = False, leave: str = "") -> torch.Tensor:
     """A net of several buckets, one layer of which takes no part."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(16, 1600), nn.Tanh(), nn.Linear(1600, 1600), nn.Tanh(), nn.Linear(1600, 4))
@@ -27,8 +27,13 @@ def train(*, overlap: bool, twice: bool = False, clip: bool = False) -> torch.Te
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     with ownpace.join("sync") as fleet:
         model, optimizer = fleet.wrap(model, optimizer, overlap=overlap)
-        for x, y in fleet.batches(DATA, 24, epochs=2, sampling="shards"):
+        for number, (x, y) in enumerate(fleet.batches(DATA, 24, epochs=2, sampling="shards")):
+            leaves = leave and number == 3 and fleet.rank == 1
+            if leaves and leave == "before":
+                break
             functional.cross_entropy(model(x), y).backward()
+            if leaves:
+                break
             if twice:
                 functional.cross_entropy(model(x), y).backward()
             if clip:
@@ -52,6 +57,8 @@ def main() -> None:
         "off": float((plain - overlapped).abs().max()),
         "clip": refusal(clip=True),
         "twice": refusal(twice=True),
+        "left before": train(overlap=True, leave="before").double().square().sum().item(),
+        "left after": train(overlap=True, leave="after").double().square().sum().item(),
     }
     Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(found))
 
@@ -66,8 +73,11 @@ def test_overlap_changes_nothing_but_the_time(tmp_path):
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    for rank in ("0", "1"):
-        found = json.loads((tmp_path / rank).read_text())
+    ranks = [json.loads((tmp_path / rank).read_text()) for rank in ("0", "1")]
+    assert ranks[0]["left before"] == ranks[1]["left before"]  # with a batch that was never stepped with
+    assert ranks[0]["left after"] == ranks[1]["left after"]
+    assert ranks[0]["left after"] != ranks[0]["left before"]  # it was on its way already
+    for found in ranks:
         assert found["off"] < 1e-6
         assert "gradients were changed between backward and optimizer.step" in found["clip"]
         assert "backward was called twice" in found["twice"]
