@@ -167,16 +167,20 @@ def scheduled(runner: Runner) -> list[str]:
     lines = []
     races = [shown.scheduled(fleet) for fleet in shown.HEADLINE]
     for race in races:
-        lines += [*race.table(runner, "pace"), ""]
+        lines += [*race.table(runner, shown.FINE_PACE), ""]
+    others = [way for way in races[0].ways if way.startswith(("acco", "balanced", "wp")) and "equal-time" not in way]
+    rivals = {
+        "the best of balanced, wp and acco": others,
+        "the best of them but ACCO": [way for way in others if not way.startswith("acco")],
+        "ACCO with equal-time micro-batches": [way for way in races[0].ways if way.startswith("acco, equal-time")],
+    }
     for level in races[0].levels:
-        leads, beside = [], []
-        for race in races:
-            times = {label: race.time(runner, label, level) for label in race.ways}
-            leads.append(lead(times, "pace", [way for way in race.ways if way not in (*shown.OURS, *shown.BESIDE)]))
-            beside.append(lead(times, "pace", shown.BESIDE))
-        goal = f"to {100 * level:g} % with a schedule"
-        lines += [_average(f"`pace` over the best of these others {goal}", leads), ""]
-        lines += [_average(f"`pace` over ACCO with our micro-batches {goal}", beside), ""]
+        for whom, ways in rivals.items():
+            leads = []
+            for race in races:
+                times = {label: race.time(runner, label, level) for label in race.ways}
+                leads.append(lead(times, shown.FINE_PACE, ways))
+            lines += [_average(f"`{shown.FINE_PACE}` over {whom}, to {100 * level:g} % with a schedule", leads), ""]
     return lines
 
 

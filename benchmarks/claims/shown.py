@@ -89,6 +89,9 @@ def everybody(fleet: str, optimizer: str) -> Race:
     return Race(f"{fleet}, mnist, {optimizer}", fleet, base, ways, lrs, (0, 1), own, levels=LEVELS["mnist"])
 
 
+FINE_PACE = "pace, micro-batches of 8"
+
+
 def scheduled(fleet: str) -> ScheduledRace:
     """Those that come in first, each with a schedule that ends with the run; MNIST, SGD with momentum."""
     labels = ("pace", "wp", "acco", "acco, equal-time", "balanced")
