@@ -200,6 +200,7 @@ OD_WAYS: Mapping[str, Way] = {
     "od": ("od", {"warmup": 200}),
     "od, knows the momentum": ("od", {"warmup": 200, "local_momentum": 0.9}),
     "od, all-reduce": ("od", {"warmup": 200, "form": "all-reduce"}),
+    "od, all-reduce, knows the momentum": ("od", {"warmup": 200, "form": "all-reduce", "local_momentum": 0.9}),
     "sync": ("sync", {}),
     "async": ("async", {}),
 }
