@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 
 from claims import shown
-from claims.race import Race, lead
+from claims.race import Race, ScheduledRace, lead
 from claims.running import HERE, Runner, describe
 from ownpace.fleet import PRESETS
 
@@ -168,6 +168,7 @@ def scheduled(runner: Runner) -> list[str]:
     races = [shown.scheduled(fleet) for fleet in shown.HEADLINE]
     for race in races:
         lines += [*race.table(runner, shown.FINE_PACE), ""]
+    lines += [_scheduled_figure(races, runner), ""]
     others = [way for way in races[0].ways if way.startswith(("acco", "balanced", "wp")) and "equal-time" not in way]
     rivals = {
         "the best of balanced, wp and acco": others,
@@ -182,6 +183,22 @@ def scheduled(runner: Runner) -> list[str]:
                 leads.append(lead(times, shown.FINE_PACE, ways))
             lines += [_average(f"`{shown.FINE_PACE}` over {whom}, to {100 * level:g} % with a schedule", leads), ""]
     return lines
+
+
+def _scheduled_figure(races: Sequence[ScheduledRace], runner: Runner) -> str:
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    labels = (shown.FINE_PACE, "pace", "acco, micro-batches of 8", "balanced", "wp")
+    for axis, race in zip(figure.subplots(1, len(races), sharey=True), races, strict=True):
+        for label in labels:
+            ends = race.ends(runner, label)
+            axis.plot([end[1] for end in ends], [100 * end[2] for end in ends], "o-", label=label, markersize=3)
+        axis.set(xlabel="virtual seconds", title=race.fleet, xscale="log", xticks=[3, 5, 10, 20])
+        axis.set_xticks([], minor=True)
+        axis.set_xticklabels(["3", "5", "10", "20"])
+    figure.axes[0].set_ylabel("accuracy at the end, %")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    figure.savefig(IMAGES / "scheduled.png", dpi=120)
+    return "![Accuracy at the end of a run over its length in seconds](../images/claims/scheduled.png)"
 
 
 def alpha(runner: Runner) -> list[str]:
