@@ -22,10 +22,10 @@ from ownpace import make_algorithm
 from ownpace.core.optimizer import OptimizerSpec
 from ownpace.core.values import Gradient, Parameters, Shard
 from ownpace.engines import ENGINES, Job
+from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.process.collectives import Wiring, _connect
 from ownpace.engines.process.meeting import LOOPBACK, Meeting, local_store
 from ownpace.engines.process.member import Membership
-from ownpace.engines.process.memory import keep_large_blocks
 from ownpace.engines.process.post import RunKey
 from ownpace.engines.process.wire import Limits, Packet, unpack
 from ownpace.fleet import full_speed
