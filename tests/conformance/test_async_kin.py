@@ -31,7 +31,6 @@ from tests.conformance.plain_server import (
 from torch import Tensor
 
 from ownpace import make_algorithm
-from ownpace.core.errors import InputError
 from ownpace.core.events import Compute, Event
 from ownpace.core.optimizer import OptimizerSpec
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
@@ -381,8 +380,3 @@ def test_several_servers_do_what_one_does(name: str, bandwidths: tuple[float, ..
     assert len(made) > 5
     for key, tensor in model.items():
         torch.testing.assert_close(tensor, reference[key], rtol=0, atol=1e-6)
-
-
-def test_an_update_needs_one_worker_that_is_no_backup():
-    with pytest.raises(InputError, match="backups is 4, with 4 workers"):
-        simulate(make_algorithm("backup", {"backups": 4}), paces(1000, 1000, 1000, 1000))

@@ -16,7 +16,6 @@ import torch
 
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Server, Worker, accumulate, exchange
-from ownpace.core.errors import InputError
 from ownpace.core.settings import not_negative
 from ownpace.core.values import Address, Gradient, union
 
@@ -32,8 +31,6 @@ class BackupSgd(Algorithm):
         not_negative(backups=self.backups)
 
     async def worker(self, me: Worker) -> None:
-        if self.backups >= len(me.workers):
-            raise InputError(f"backups is {self.backups}, with {len(me.workers)} workers; an update needs one at least")
         while me.training:
             await exchange(me, await accumulate(me, me.batch_size))
         for server in me.servers:

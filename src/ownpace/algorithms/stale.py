@@ -16,12 +16,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Server, Worker, accumulate, exchange
 from ownpace.core.settings import not_negative
-from ownpace.core.values import Address, Gradient
+from ownpace.core.values import Address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,25 +35,16 @@ class StaleSgd(Algorithm):
     async def worker(self, me: Worker) -> None:
         while me.training:
             await exchange(me, await accumulate(me, me.batch_size))
-        for server in me.servers:
-            me.send(server, torch.zeros(1))  # nobody needs to wait for me any more
 
     async def server(self, me: Server) -> None:
         clocks = dict.fromkeys(me.workers, 0)
-        left: set[Address] = set()
         waiting: list[Address] = []
         while True:
             push = await me.receive()
-            if isinstance(push.body, Gradient):
-                me.step(push.gradient)
-                clocks[push.sender] += 1
-                waiting.append(push.sender)
-            else:
-                left.add(push.sender)
-                if len(left) == len(clocks):  # all of them: whoever pushes next begins anew
-                    left.clear()
-                    clocks = dict.fromkeys(me.workers, 0)
-            slowest = min(clock for worker, clock in clocks.items() if worker not in left)
+            me.step(push.gradient)
+            clocks[push.sender] += 1
+            waiting.append(push.sender)
+            slowest = min(clocks.values())
             for worker in [worker for worker in waiting if clocks[worker] - slowest <= self.staleness]:
                 me.send(worker, me.parameters)
                 waiting.remove(worker)
