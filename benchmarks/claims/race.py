@@ -37,15 +37,7 @@ class Race:
 
     def configs(self, label: str, seed: int = 0) -> list[Config]:
         """One run for each learning rate."""
-        algorithm, parameters = self.ways[label]
-        base = replace(
-            self.base,
-            fleet=self.fleet,
-            algorithm=algorithm,
-            parameters=dict(parameters),
-            micro_batch=self.micro_batches.get(label),
-            seed=seed,
-        )
+        base = replace(on_its_way(self, label), seed=seed)
         return [replace(base, lr=lr) for lr in self.lrs_of.get(label, self.lrs)]
 
     def every(self) -> list[Config]:
@@ -105,13 +97,8 @@ class ScheduledRace:
 
     def configs(self, label: str, samples: int) -> list[list[Config]]:
         """For each learning rate, the runs with all seeds."""
-        algorithm, parameters = self.ways[label]
         config = replace(
-            self.base,
-            fleet=self.fleet,
-            algorithm=algorithm,
-            parameters=dict(parameters),
-            micro_batch=self.micro_batches.get(label),
+            on_its_way(self, label),
             samples=samples,
             schedule="cosine",
             warmup_samples=samples // 20,
@@ -158,6 +145,15 @@ class ScheduledRace:
                 cells += [describe(time), describe(time / mine if time and mine else None)]
             lines.append("| " + " | ".join(cells) + " |")
         return lines
+
+
+def on_its_way(race: Race | ScheduledRace, label: str) -> Config:
+    """The run of one of the ways of a race, but for what its runs differ in."""
+    algorithm, parameters = race.ways[label]
+    micro_batch = race.micro_batches.get(label)
+    return replace(
+        race.base, fleet=race.fleet, algorithm=algorithm, parameters=dict(parameters), micro_batch=micro_batch
+    )
 
 
 def run_races(races: Sequence[Race], runner: Runner, what: str) -> None:

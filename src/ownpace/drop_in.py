@@ -34,9 +34,10 @@ from ownpace.core.sampling import Permutations, derive
 from ownpace.core.settings import positive
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.counter import Counters
+from ownpace.engines.process.holding import UserHolding
 from ownpace.engines.process.hub import Hub, Rules
 from ownpace.engines.process.launch import backend_for
-from ownpace.engines.process.loop import LoopWorker, UserHolding
+from ownpace.engines.process.loop import LoopWorker
 from ownpace.engines.process.meeting import (
     LOOPBACK,
     TIMEOUT_S,

@@ -12,124 +12,23 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from ownpace.core import events
 from ownpace.core.algorithm import Algorithm
 from ownpace.core.asking import Pending
 from ownpace.core.errors import InputError
 from ownpace.core.flat import Layout
-from ownpace.core.values import Batch, Gradient, Group, Parameters, Shard
+from ownpace.core.values import Batch, Gradient, Group, Parameters
 from ownpace.engines.process.collectives import Departures, Ring
+from ownpace.engines.process.holding import UserHolding
 from ownpace.engines.process.nodes import ProcessWorker, Seat
 from ownpace.engines.process.pending import Reduced
 from ownpace.engines.process.wire import Packet
 from ownpace.engines.process.worker import Stopwatch, check_finite
 
 _NOTHING_LEFT_S = 0.002
-
-
-class UserHolding:
-    """The user's model and optimizer: the parameters are views of one vector, which is updated in place."""
-
-    def __init__(
-        self,
-        flat: Tensor,
-        layout: Layout,
-        parameters: Sequence[nn.Parameter],
-        optimizer: Optimizer,
-        clip_norm: float | None,
-    ) -> None:
-        self.values = flat
-        self.parameters = parameters
-        self.optimizer = optimizer
-        self._layout = layout
-        self.clip_norm = clip_norm
-        self._inner_step = optimizer.step
-        self._mean: Tensor | None = None
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether a backward pass has left something in the `.grad`s."""
-        return any(parameter.grad is not None for parameter in self.parameters)
-
-    def check_place(self) -> None:
-        """Raise if the parameters are no longer views of the vector."""
-        for layer, parameter, view in zip(
-            self._layout.layers, self.parameters, self._layout.views(self.values), strict=True
-        ):
-            if parameter.data_ptr() != view.data_ptr():
-                raise InputError(
-                    f"{layer.name} lies elsewhere than after fleet.wrap: move or convert a model before that, not after"
-                )
-
-    def gather(self, samples: int, out: Tensor | None) -> Tensor:
-        """The sum over the samples of their gradients, out of the `.grad`s, which hold the mean."""
-        total = torch.empty_like(self.values) if out is None else out
-        for parameter, view in zip(self.parameters, self._layout.views(total), strict=True):
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                torch.mul(parameter.grad, samples, out=view)
-        return total
-
-    def clip(self, total: Tensor, samples: int) -> None:
-        """Clip the norm of the mean, where the user wants it, in place."""
-        if self.clip_norm is not None:
-            norm = float(torch.linalg.vector_norm(total)) / samples
-            if norm > self.clip_norm:
-                total *= self.clip_norm / norm
-
-    def snapshot(self) -> Tensor:
-        return self.values.clone()
-
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0) -> None:
-        assert memory == 0, "a user's optimizer has one state"
-        mean = self._mean = torch.div(gradient.total, gradient.samples, out=self._mean)
-        self.clip(mean, 1)
-        for parameter, view in zip(self.parameters, self._layout.views(mean), strict=True):
-            parameter.grad = view
-        own = [group["lr"] for group in self.optimizer.param_groups]
-        rates = [rate * lr_factor for rate in map(_agreed, own, gradient.rates or own)]
-        if rates != own:
-            self._set_rates(rates)
-        self._inner_step()
-        if rates != own:
-            self._set_rates(own)
-
-    def _set_rates(self, rates: Sequence[float]) -> None:
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-
-    def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
-        values, state = self.values.clone(), self.optimizer.state
-        self.optimizer.state = type(state)(
-            dict, {p: {k: v.clone() if isinstance(v, Tensor) else v for k, v in s.items()} for p, s in state.items()}
-        )
-        self.step(gradient, lr_factor)
-        self.optimizer.state = state
-        peeked = self.values.clone()
-        self.values.copy_(values)
-        return peeked
-
-    def place(self, values: Tensor, shard: Shard) -> None:
-        self.values[shard.start : shard.stop] = values
-
-    def overwrite(self, values: Tensor) -> None:
-        self.values.copy_(values)
-
-    @property
-    def lr(self) -> float:
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    def rates(self) -> Sequence[float]:
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
-
-    def set_rates(self, rates: Sequence[float]) -> None:
-        self._set_rates(rates)
 
 
 class Wanted:
@@ -476,16 +375,8 @@ class _AtGlobal:
             self._node.holding.values.copy_(self._own)
 
 
-def _agreed(own: Any, of_first: Any) -> Any:
-    """The learning rate that all ranks step with: the first one's, since schedulers may be stepped unequally often.
-
-    Rates travel in single precision; where the own one is the same but for that, it is taken.
-    """
-    return own if isinstance(own, Tensor) or np.float32(own) == np.float32(of_first) else of_first
-
-
 def _uncounted(number: int) -> int:
     return 0
 
 
-__all__ = ["LoopWorker", "UserHolding"]
+__all__ = ["LoopWorker"]
