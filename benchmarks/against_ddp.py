@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import ownpace
-from ownpace.core.sampling import Permutations
+from ownpace.core.learning.sampling import Permutations
 from pictures import Pictures
 from table import print_table
 

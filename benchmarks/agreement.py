@@ -16,8 +16,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ownpace import ALGORITHMS, make_algorithm
-from ownpace.core.events import Compute, Event, Transfer
-from ownpace.core.optimizer import OptimizerSpec
+from ownpace.core.contract.events import Compute, Event, Transfer
+from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines import ENGINES, Job
 from ownpace.fleet import PRESETS, Fleet, Network
 from ownpace.report import Summary, summarize

@@ -9,7 +9,7 @@ whose link is the bottleneck, against that link's bandwidth.
 from __future__ import annotations
 
 from ownpace import make_algorithm
-from ownpace.core.events import Update
+from ownpace.core.contract.events import Update
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, paces
 from ownpace.report import summarize
 from ownpace.testing import simulate

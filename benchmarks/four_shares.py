@@ -29,10 +29,10 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import ownpace
-from ownpace.core.events import Evaluation
-from ownpace.core.sampling import Permutations
-from ownpace.core.schedule import Schedule
-from ownpace.core.task import Task
+from ownpace.core.contract.events import Evaluation
+from ownpace.core.learning.sampling import Permutations
+from ownpace.core.learning.schedule import Schedule
+from ownpace.core.learning.task import Task
 from ownpace.run import execute
 from ownpace.tasks import Cifar10
 from ownpace.tasks.images import ByteImages

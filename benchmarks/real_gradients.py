@@ -14,8 +14,8 @@ import time
 import torch
 
 from ownpace import make_algorithm, read_fleet
-from ownpace.core.optimizer import OptimizerSpec
-from ownpace.core.sampling import Permutations
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.sampling import Permutations
 from ownpace.engines import Job, run_virtual
 from pictures import Pictures
 from table import print_table

@@ -19,15 +19,15 @@ import torch
 import torch.distributed as dist
 
 from ownpace import make_algorithm
-from ownpace.core.optimizer import OptimizerSpec
-from ownpace.core.values import Gradient, Parameters, Shard
+from ownpace.core.contract.values import Gradient, Parameters, Shard
+from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines import ENGINES, Job
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.process.collectives import Wiring, _connect
-from ownpace.engines.process.meeting import LOOPBACK, Meeting, local_store
-from ownpace.engines.process.member import Membership
-from ownpace.engines.process.post import RunKey
-from ownpace.engines.process.wire import Limits, Packet, unpack
+from ownpace.engines.process.run.member import Membership
+from ownpace.engines.process.run.rendezvous import LOOPBACK, Meeting, local_store
+from ownpace.engines.process.talk.collectives import Wiring, _connect
+from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 from ownpace.fleet import full_speed
 from pictures import Pictures
 from table import print_table

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ownpace import ALGORITHMS, make_algorithm
-from ownpace.core.events import Compute, Event, Load, Run, Transfer, Update, Wait
+from ownpace.core.contract.events import Compute, Event, Load, Run, Transfer, Update, Wait
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, paces
 from ownpace.report.figure import COLOURS, _draw_timeline, _legend
 from ownpace.tasks import Quadratic

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ownpace import Config
-from ownpace.core.events import Evaluation, Event
+from ownpace.core.contract.events import Evaluation, Event
 from ownpace.engines import ENGINES
 from ownpace.report.summary import SummaryBuilder
 from ownpace.tasks import Svmlight

@@ -10,11 +10,12 @@ processes. Start reading at `algorithms/sync.py`, then `core/asking.py`, then `e
 """
 
 from ownpace.algorithms import ALGORITHMS, make_algorithm
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Communicator, Server, Worker, accumulate, accumulate_and_reduce, exchange
-from ownpace.core.errors import DivergenceError, InputError, MachineDied, OwnpaceError
-from ownpace.core.task import Task, TensorSamples
-from ownpace.core.values import Gradient, Parameters
+from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, exchange
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import DivergenceError, InputError, MachineDied, OwnpaceError
+from ownpace.core.contract.roles import Communicator, Server, Worker
+from ownpace.core.contract.values import Gradient, Parameters
+from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.core.version import __version__ as __version__
 from ownpace.drop_in import join
 from ownpace.fleet import Fleet, Machine, Network, read_fleet

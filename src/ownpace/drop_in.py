@@ -26,28 +26,21 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ownpace.algorithms import DEFAULT, make_algorithm
-from ownpace.core import events
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.errors import InputError, Interrupted, OwnpaceError, unknown
-from ownpace.core.flat import Layout
-from ownpace.core.sampling import Permutations, derive
+from ownpace.core.contract import events
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError, unknown
+from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.sampling import Permutations
+from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.core.settings import positive
 from ownpace.engines.job import OnProgress
-from ownpace.engines.process.counter import Counters
-from ownpace.engines.process.holding import UserHolding
-from ownpace.engines.process.hub import Hub, Rules
-from ownpace.engines.process.launch import backend_for
-from ownpace.engines.process.loop import LoopWorker
-from ownpace.engines.process.meeting import (
-    LOOPBACK,
-    TIMEOUT_S,
-    Environment,
-    Meeting,
-    common_backend,
-    local_store,
-    meet,
-)
-from ownpace.engines.process.member import (
+from ownpace.engines.process.node.loop_worker import LoopWorker
+from ownpace.engines.process.node.nodes import shared_counter
+from ownpace.engines.process.node.parameters import UserHolding
+from ownpace.engines.process.node.task_worker import Stopwatch
+from ownpace.engines.process.run.hub import Hub, Rules
+from ownpace.engines.process.run.launch import backend_for
+from ownpace.engines.process.run.member import (
     Membership,
     OptimizerCopy,
     Terms,
@@ -56,11 +49,19 @@ from ownpace.engines.process.member import (
     introduce,
     share_parameters,
 )
-from ownpace.engines.process.nodes import shared_counter
-from ownpace.engines.process.post import RunKey
-from ownpace.engines.process.ranks import Company
-from ownpace.engines.process.roll import HUB
-from ownpace.engines.process.worker import Stopwatch
+from ownpace.engines.process.run.rendezvous import (
+    LOOPBACK,
+    TIMEOUT_S,
+    Environment,
+    Meeting,
+    common_backend,
+    local_store,
+    meet,
+)
+from ownpace.engines.process.run.torchrun import Company
+from ownpace.engines.process.talk.counters import Counters
+from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.roster import HUB
 from ownpace.fleet import ServerMachine
 from ownpace.report.summary import Summary, SummaryBuilder
 
@@ -440,13 +441,17 @@ class Source:
         self._total = epochs * self._size
         seed, rank = fleet._seed, fleet.rank
         self._draw = self._from_queue
-        self._order = Permutations(self._size, seed, 6, segment)
+        self._order = Permutations(self._size, seed, Purpose.LOOP_QUEUE, segment)
         if sampling == "iid":
-            self._generator = torch.Generator().manual_seed(derive(seed, 7, segment, rank))
+            self._generator = torch.Generator().manual_seed(seed_for(seed, Purpose.LOOP_IID, segment, rank))
             self._draw = self._with_replacement
         elif sampling == "shards":
-            self._share = Permutations(self._size, seed, 2).indices(0, self._size).tensor_split(fleet.num_workers)[rank]
-            self._order = Permutations(max(1, len(self._share)), seed, 8, segment, rank)
+            self._share = (
+                Permutations(self._size, seed, Purpose.SHARDS)
+                .indices(0, self._size)
+                .tensor_split(fleet.num_workers)[rank]
+            )
+            self._order = Permutations(max(1, len(self._share)), seed, Purpose.LOOP_SHARD_ORDER, segment, rank)
             self._mine = 0
             self._draw = self._from_share
 

@@ -15,15 +15,15 @@ from typing import Any, get_args
 from safetensors.torch import save_file
 
 from ownpace.algorithms import DEFAULT, make_algorithm
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.errors import InputError, OwnpaceError, unknown
-from ownpace.core.events import Event, to_line
-from ownpace.core.optimizer import Build, OptimizerSpec
-from ownpace.core.sampling import Sampling
-from ownpace.core.schedule import Schedule, Shape
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError, OwnpaceError, unknown
+from ownpace.core.contract.events import Event, to_line
+from ownpace.core.learning.optimizer import Build, OptimizerSpec
+from ownpace.core.learning.sampling import Sampling
+from ownpace.core.learning.schedule import Schedule, ScheduleShape
+from ownpace.core.learning.task import Task
 from ownpace.core.settings import positive
-from ownpace.core.task import Task
-from ownpace.engines import ENGINES, Job, leads, num_ranks
+from ownpace.engines import ENGINES, Job, is_main_process, num_ranks
 from ownpace.engines.job import Evaluate, OnProgress, Precision
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.report.summary import Summary, SummaryBuilder
@@ -89,7 +89,7 @@ class Config:
         _ = self.engine_name  # raises if it is unknown
         for name, value, known in (
             ("sampling", self.sampling, get_args(Sampling)),
-            ("schedule", self.schedule, get_args(Shape)),
+            ("schedule", self.schedule, get_args(ScheduleShape)),
             ("precision", self.precision, get_args(Precision)),
             ("evaluate", self.evaluate, get_args(Evaluate)),
         ):
@@ -193,7 +193,7 @@ def execute(
         The result. An error of the run itself (divergence, a dead machine, Ctrl-C) is in it; bad input raises.
     """
     job = config.job()
-    if not leads():
+    if not is_main_process():
         out = None  # rank 0 writes
     started = time.perf_counter()
     builder = SummaryBuilder()

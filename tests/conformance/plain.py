@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ownpace import make_algorithm
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.events import Evaluation, Event, Update
-from ownpace.core.optimizer import OptimizerSpec
-from ownpace.core.sampling import Permutations
-from ownpace.core.schedule import Schedule
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.events import Evaluation, Event, Update
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.sampling import Permutations
+from ownpace.core.learning.schedule import Schedule
 from ownpace.engines import Outcome
 from ownpace.fleet import Fleet, Machine, Network
 from ownpace.tasks import Quadratic

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ownpace import make_algorithm
-from ownpace.core.events import Evaluation, Event, Update
-from ownpace.core.sampling import Permutations, make_sampler
+from ownpace.core.contract.events import Evaluation, Event, Update
+from ownpace.core.learning.sampling import Permutations, make_sampler
 from ownpace.engines import Outcome
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine
 from ownpace.tasks import Quadratic

@@ -36,13 +36,13 @@ from tests.conformance.plain import (
 from torch import Tensor, nn
 
 from ownpace import make_algorithm
-from ownpace.core.batches import LrRule
-from ownpace.core.events import Compute, Event
-from ownpace.core.optimizer import OptimizerSpec
-from ownpace.core.sampling import Permutations
-from ownpace.core.schedule import Schedule
-from ownpace.core.task import Task, TensorSamples
-from ownpace.core.values import Gradient, union
+from ownpace.core.blocks.lr_rules import LrRule
+from ownpace.core.contract.events import Compute, Event
+from ownpace.core.contract.values import Gradient, union
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.sampling import Permutations
+from ownpace.core.learning.schedule import Schedule
+from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.fleet import PRESETS, Fleet, Machine, Network, Slowdown, paces
 from ownpace.report import summarize
 from ownpace.tasks import Quadratic
@@ -364,9 +364,9 @@ def test_the_mean_is_that_over_the_union(name, parameters):
     for t, committed in enumerate(records[0].steps):
         total = committed.gradient
         parts = [record.sums[t].gradient for record in records]
-        weights = [share.samples / total.samples for share in total.shares]
+        weights = [share.samples / total.samples for share in total.contributions]
         assert math.fsum(weights) == pytest.approx(1, abs=1e-12)
-        assert [share.samples for share in total.shares] == [part.samples for part in parts]
+        assert [share.samples for share in total.contributions] == [part.samples for part in parts]
         weighted = sum(weight * part.mean for weight, part in zip(weights, parts, strict=True))
         torch.testing.assert_close(weighted, total.mean, rtol=1e-5, atol=1e-6)
         unequal += not torch.allclose(sum(part.mean for part in parts) / 4, total.mean, rtol=1e-2)
@@ -465,7 +465,7 @@ def test_without_delay_it_is_sync_weighted_by_the_recorded_samples(sizing):
     """Pace-SGD's warm-up is what its batches would be without delay: replayed by hand, on the recorded n_i."""
     setting = replace(UNEVEN, momentum=0.9, weight_decay=0.1, cosine=True)
     events, records = watched(setting, "pace", warmup=10**6, micro=sizing)
-    sizes = [[share.samples for share in committed.gradient.shares] for committed in records[0].steps]
+    sizes = [[share.samples for share in committed.gradient.contributions] for committed in records[0].steps]
     assert sizes[-1] == ([8, 8, 8, 8] if sizing == "fixed" else [8, 4, 2, 2])
     assert {update.staleness for update in updates(events)} == {0}
     model, draws = Model(setting), Draws(0)

@@ -31,8 +31,8 @@ from tests.conformance.plain_server import (
 from torch import Tensor
 
 from ownpace import make_algorithm
-from ownpace.core.events import Compute, Event
-from ownpace.core.optimizer import OptimizerSpec
+from ownpace.core.contract.events import Compute, Event
+from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
 from ownpace.tasks import Digits
 from ownpace.testing import simulate

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from ownpace import make_algorithm
 from ownpace.algorithms.grouping import cluster
-from ownpace.core.events import Compute, Event, Transfer
-from ownpace.core.sampling import Shards
+from ownpace.core.contract.events import Compute, Event, Transfer
+from ownpace.core.learning.sampling import Shards
 from ownpace.engines.job import Job
-from ownpace.engines.virtual.runner import VirtualRun
+from ownpace.engines.virtual.run import VirtualRun
 from ownpace.fleet import Fault, Fleet, Machine, Network, ServerMachine, Slowdown, paces
 from ownpace.tasks import Digits, Quadratic
 from ownpace.testing import simulate

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from ownpace import make_algorithm
 from ownpace.algorithms.layered import LayeredSgd
-from ownpace.core.asking import Learner
-from ownpace.core.events import Compute, Load, Transfer, Update
-from ownpace.core.optimizer import OptimizerSpec
-from ownpace.core.schedule import Schedule
-from ownpace.core.values import Gradient
+from ownpace.core.contract.events import Compute, Load, Transfer, Update
+from ownpace.core.contract.roles import Learner
+from ownpace.core.contract.values import Gradient
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.schedule import Schedule
 from ownpace.fleet import Fleet, paces
 from ownpace.testing import run_on, simulate
 

@@ -30,7 +30,7 @@ from tests.conformance.plain import (
 from torch import Tensor
 
 from ownpace import make_algorithm
-from ownpace.core.events import Compute
+from ownpace.core.contract.events import Compute
 from ownpace.fleet import Fleet, Machine, Network, paces
 from ownpace.testing import simulate
 

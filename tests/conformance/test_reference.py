@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ownpace import make_algorithm
-from ownpace.core.events import Compute, Evaluation, Event, Update
-from ownpace.core.sampling import Permutations
+from ownpace.core.contract.events import Compute, Evaluation, Event, Update
+from ownpace.core.learning.sampling import Permutations
 from ownpace.engines import Outcome
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown
 from ownpace.tasks import Quadratic

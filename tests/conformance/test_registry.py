@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownpace import ALGORITHMS, make_algorithm
-from ownpace.core.events import Compute, End, Evaluation, Run, Update, to_line
-from ownpace.core.optimizer import OptimizerSpec
-from ownpace.core.sampling import Permutations
+from ownpace.core.contract.events import Compute, End, Evaluation, Run, Update, to_line
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.sampling import Permutations
 from ownpace.engines.job import Job
-from ownpace.engines.virtual.runner import VirtualRun
+from ownpace.engines.virtual.run import VirtualRun
 from ownpace.fleet import PRESETS, Fleet, Machine, Network, ServerMachine, paces
 from ownpace.report import summarize
 from ownpace.tasks import Digits, Quadratic

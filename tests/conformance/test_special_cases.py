@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ownpace import make_algorithm
 from ownpace.algorithms.balanced import divide
-from ownpace.core.events import Compute, Update
-from ownpace.core.values import Gradient, Share
+from ownpace.core.contract.events import Compute, Update
+from ownpace.core.contract.values import Contribution, Gradient
 from ownpace.fleet import Fleet, Machine, Slowdown, paces
 from ownpace.report import summarize
 from ownpace.testing import simulate
@@ -115,10 +115,10 @@ class TwoCards:
         shares = (self._share(samples, 3000), self._share(200 - samples, 1000))
         return Gradient(torch.zeros(1), 200, (0, 0), shares=shares)
 
-    def _share(self, samples: int, pace: float) -> Share:
+    def _share(self, samples: int, pace: float) -> Contribution:
         seconds = samples / pace + (0.0 if samples in self._known else 5.0)
         self._known.add(samples)
-        return Share(samples, seconds)
+        return Contribution(samples, seconds)
 
 
 def test_balanced_comes_to_rest_where_every_new_size_costs_time_once():

@@ -29,8 +29,8 @@ from tests.conformance.plain_server import (
 
 from ownpace import make_algorithm
 from ownpace.algorithms.wp import WpSgd
-from ownpace.core.errors import InputError
-from ownpace.core.events import Compute
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import Compute
 from ownpace.fleet import Fleet, Machine, Network
 from ownpace.testing import simulate
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Communicator, Server, Worker, accumulate, accumulate_and_reduce, exchange
+from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, exchange
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.roles import Communicator, Server, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class Late(Algorithm):
             gradient += await me.gradient(batch=batch)
             total = await in_flight
             assert total.notes is not None
-            assert len(total.shares) == len(me.workers)
+            assert len(total.contributions) == len(me.workers)
             me.step(total, lr_scale=1.0 if float(total.notes.sum()) > 0 else 0.5)
         me.step(await me.all_reduce(gradient))
 

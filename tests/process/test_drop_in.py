@@ -28,8 +28,9 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import Dataset
 
 import ownpace
-from ownpace.core.asking import Worker, accumulate_and_reduce
-from ownpace.core.events import Event, Update
+from ownpace.core.blocks.accumulate import accumulate_and_reduce
+from ownpace.core.contract.events import Event, Update
+from ownpace.core.contract.roles import Worker
 
 RANK = int(os.environ.get("RANK", "0"))
 MARK = "OWNPACE_TEST_MARK"

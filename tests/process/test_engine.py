@@ -13,9 +13,9 @@ import torch
 from tests.process.schedules import Late, Layers, ScriptedAsync, Unequal
 
 from ownpace import ALGORITHMS, Fleet, Machine, make_algorithm
-from ownpace.core.events import Compute, End, Evaluation, Run, Update
-from ownpace.core.optimizer import OptimizerSpec
-from ownpace.core.sampling import Permutations
+from ownpace.core.contract.events import Compute, End, Evaluation, Run, Update
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.sampling import Permutations
 from ownpace.fleet import ServerMachine, full_speed, paces
 from ownpace.report import summarize
 from ownpace.tasks import Digits, Quadratic

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from ownpace.core.events import End, read_events
+from ownpace.core.contract.events import End, read_events
 
 MARK = "OWNPACE_TEST_MARK"
 ROOT = Path(__file__).parent.parent.parent

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ownpace.core.task import Task, TensorSamples
+from ownpace.core.learning.task import Task, TensorSamples
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ownpace.core.errors import MachineDied
-from ownpace.engines.process.collectives import AskedWork, finish
+from ownpace.core.contract.errors import MachineDied
+from ownpace.engines.process.talk.collectives import AskedWork, finish
 
 
 class SlowWork:

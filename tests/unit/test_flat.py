@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ownpace.core.errors import InputError
-from ownpace.core.flat import FlatModel, Layout
-from ownpace.core.task import Task, TensorSamples
-from ownpace.core.values import Gradient
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.values import Gradient
+from ownpace.core.learning.flat import FlatModel, Layout
+from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.tasks import Digits
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownpace.core.errors import InputError
+from ownpace.core.contract.errors import InputError
 from ownpace.fleet import PRESETS, Fleet, Machine, Slowdown, fleet_from, read_fleet, read_toml
 
 FILE = """

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from ownpace.core.errors import InputError
-from ownpace.core.flat import Layout
-from ownpace.core.optimizer import ELEMENTWISE, FlatOptimizer, OptimizerSpec
-from ownpace.core.values import Shard
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.values import Shard
+from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.optimizer import ELEMENTWISE, FlatOptimizer, OptimizerSpec
 
 LAYERWISE = {"adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1)}
 ALL = {

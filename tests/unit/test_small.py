@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownpace.core import events
-from ownpace.core.errors import InputError
-from ownpace.core.sampling import Queue, make_sampler
-from ownpace.core.schedule import Schedule
+from ownpace.core.contract import events
+from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.sampling import Queue, make_sampler
+from ownpace.core.learning.schedule import Schedule
 from ownpace.core.settings import build
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from ownpace.core.errors import InputError
+from ownpace.core.contract.errors import InputError
 from ownpace.tasks import TASKS, Cifar10, Digits, Mnist, Quadratic, Svmlight, make_task, models_of
-from ownpace.tasks.files import Source, locate
+from ownpace.tasks.files import DataFiles, locate
 from ownpace.tasks.images import read_idx
 from ownpace.tasks.models import IMAGE_MODELS
 
@@ -130,8 +130,8 @@ def test_cifar_records(monkeypatch, tmp_path):
         Cifar10().test_samples()
 
 
-def source(url: str, content: bytes) -> Source:
-    return Source("things", {"a.bin": hashlib.sha256(content).hexdigest()}, url, "MIT")
+def source(url: str, content: bytes) -> DataFiles:
+    return DataFiles("things", {"a.bin": hashlib.sha256(content).hexdigest()}, url, "MIT")
 
 
 def test_downloads_are_checked_and_kept(served, caplog):

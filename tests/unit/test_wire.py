@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ownpace.engines.process
-from ownpace.core.errors import InputError, MachineDied
-from ownpace.core.values import Gradient, Parameters, Shard
-from ownpace.engines.process import shared, wire
-from ownpace.engines.process.post import Post, RunKey
-from ownpace.engines.process.wire import Limits, Packet, WireError, pack, unpack
+from ownpace.core.contract.errors import InputError, MachineDied
+from ownpace.core.contract.values import Gradient, Parameters, Shard
+from ownpace.engines.process.talk import shared_memory, wire
+from ownpace.engines.process.talk.mailbox import Post, RunKey
+from ownpace.engines.process.talk.wire import Limits, Packet, WireError, pack, unpack
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
 SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12), Shard(2, 12, 12))
@@ -442,9 +442,9 @@ def test_what_is_not_taken_yet_is_not_overwritten():
     ],
 )
 def test_a_place_that_lies_is_refused(change, message):
-    outgoing, incoming = shared.Outgoing(), shared.Incoming()
+    outgoing, incoming = shared_memory.Outgoing(), shared_memory.Incoming()
     place = outgoing.put([memoryview(bytes(1000))])
-    with pytest.raises(shared.PlaceError, match=message):
+    with pytest.raises(shared_memory.PlaceError, match=message):
         incoming.get("liar", change(place))
     assert bytes(incoming.get("friend", place).buffer) == bytes(1000)
     outgoing.close()
@@ -453,7 +453,7 @@ def test_a_place_that_lies_is_refused(change, message):
 def test_memory_that_could_shrink_is_refused():
     file = os.memfd_create("loose", os.MFD_ALLOW_SEALING)
     os.ftruncate(file, 4096)
-    place = shared._PLACE.pack(b"OWNPLACE", os.getpid(), file, 1, 1, 100)
-    with pytest.raises(shared.PlaceError, match="could still shrink"):
-        shared.Incoming().get("liar", place)
+    place = shared_memory._PLACE.pack(b"OWNPLACE", os.getpid(), file, 1, 1, 100)
+    with pytest.raises(shared_memory.PlaceError, match="could still shrink"):
+        shared_memory.Incoming().get("liar", place)
     os.close(file)

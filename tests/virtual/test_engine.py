@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownpace import Algorithm, make_algorithm
-from ownpace.core.events import Compute, Fault, Load, Transfer, Update, Wait, to_line
-from ownpace.engines.compute import Processor
+from ownpace.core.contract.events import Compute, Fault, Load, Transfer, Update, Wait, to_line
+from ownpace.engines.processor import Processor
 from ownpace.fleet import Fault as FaultSpec
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
 from ownpace.report import summarize
@@ -275,8 +275,8 @@ def test_batchnorm_models_train_and_are_saved_whole():
 
 
 def test_lr_schedules_follow_samples():
-    from ownpace.core.optimizer import OptimizerSpec
-    from ownpace.core.schedule import Schedule
+    from ownpace.core.learning.optimizer import OptimizerSpec
+    from ownpace.core.learning.schedule import Schedule
 
     frozen = OptimizerSpec(lr=0.1, schedule=Schedule(warmup_samples=10**9))
     outcome, _ = simulate(make_algorithm("sync"), optimizer=frozen, samples=100)

@@ -21,8 +21,8 @@ from ownpace.algorithms.stale import StaleSgd
 from ownpace.algorithms.staleness_aware import StalenessAwareSgd
 from ownpace.algorithms.sync import SyncSgd
 from ownpace.algorithms.wp import SimuParallelSgd, WpSgd
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.errors import unknown
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import unknown
 from ownpace.core.settings import build
 
 ALGORITHMS: dict[str, type[Algorithm]] = {

@@ -27,8 +27,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.asking import Worker, accumulate, accumulate_until
-from ownpace.core.batches import VaryingBatch
+from ownpace.core.blocks.accumulate import accumulate, accumulate_until
+from ownpace.core.blocks.varying_batch import VaryingBatch
+from ownpace.core.contract.roles import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class AbsSgd(VaryingBatch):
             batch = await accumulate_until(me, in_flight, micro.next())
             total = await in_flight
             rule.step(me, total)
-            micro.take(total.shares)
+            micro.take(total.contributions)
             in_flight = me.all_reduce(rule.note(batch))
         total = await in_flight
         rule.step(me, total)

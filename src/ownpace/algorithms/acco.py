@@ -17,9 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.asking import Worker, accumulate, accumulate_until
-from ownpace.core.batches import VaryingBatch
-from ownpace.core.values import union
+from ownpace.core.blocks.accumulate import accumulate, accumulate_until
+from ownpace.core.blocks.varying_batch import VaryingBatch
+from ownpace.core.contract.roles import Worker
+from ownpace.core.contract.values import union
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +35,12 @@ class Acco(VaryingBatch):
         while me.training:
             batch = await accumulate_until(me, first, micro.next())
             estimate = await first
-            micro.take(estimate.shares)
+            micro.take(estimate.contributions)
             second = me.all_reduce(rule.note(batch))
             ahead = me.peek(estimate, lr_scale=rule.latest.lr_scale) if estimate.samples else None
             batch = await accumulate_until(me, second, micro.next(), at=ahead)
             addition = await second
-            micro.take(addition.shares)
+            micro.take(addition.contributions)
             total = union([estimate, addition])
             rule.step(me, total)
             first = me.all_reduce(rule.note(batch))

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Server, Worker, accumulate, exchange
+from ownpace.core.blocks.accumulate import accumulate, exchange
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.roles import Server, Worker
 
 
 @dataclass(frozen=True, kw_only=True)

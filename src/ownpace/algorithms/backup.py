@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Server, Worker, accumulate, exchange
+from ownpace.core.blocks.accumulate import accumulate, exchange
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.roles import Server, Worker
+from ownpace.core.contract.values import Address, Gradient, union
 from ownpace.core.settings import not_negative
-from ownpace.core.values import Address, Gradient, union
 
 
 @dataclass(frozen=True, kw_only=True)

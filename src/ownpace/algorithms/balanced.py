@@ -24,9 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Worker, accumulate_and_reduce
-from ownpace.core.batches import Paces, check_smoothing, differs
+from ownpace.core.blocks.accumulate import accumulate_and_reduce
+from ownpace.core.blocks.paces import Paces, check_smoothing, differs
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.roles import Worker
 from ownpace.core.settings import not_negative
 
 
@@ -56,7 +57,7 @@ class BalancedSgd(Algorithm):
             if not settled:
                 settled = True
                 continue
-            paces.take(total.shares)
+            paces.take(total.contributions)
             if paces.known:
                 better = divide(num_workers * me.batch_size, paces.samples_per_s)
                 if any(differs(new, old, self.tolerance) for new, old in zip(better, sizes, strict=True)):

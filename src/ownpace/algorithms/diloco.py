@@ -21,11 +21,12 @@ from typing import ClassVar
 
 import torch
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Worker, accumulate
-from ownpace.core.batches import Paces, check_smoothing
-from ownpace.core.errors import InputError
-from ownpace.core.rounds import LocalRound
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.local_round import LocalRound
+from ownpace.core.blocks.paces import Paces, check_smoothing
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.roles import Worker
 from ownpace.core.settings import not_negative, positive
 
 
@@ -65,7 +66,7 @@ class DiLoCo(Algorithm):
                 momentum = self.outer_momentum * momentum + difference
                 outer = difference + self.outer_momentum * momentum
                 me.commit(round_.start.values - self.outer_lr * outer, total)
-                paces.take(total.shares)
+                paces.take(total.contributions)
 
     def _steps(self, paces: Paces, rank: int) -> int:
         if not self.by_pace:

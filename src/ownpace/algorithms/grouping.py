@@ -42,13 +42,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Server, Worker, accumulate
-from ownpace.core.batches import Paces, differs
-from ownpace.core.errors import InputError
-from ownpace.core.gathering import Gathered, Gathering, Membership
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.group_barrier import Gathered, Gathering, GroupTag
+from ownpace.core.blocks.paces import Paces, differs
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.roles import Server, Worker
+from ownpace.core.contract.values import Address, Contribution
 from ownpace.core.settings import not_negative, positive
-from ownpace.core.values import Address, Share
 
 Division = tuple[tuple[int, ...], ...]
 """Who belongs together, by rank."""
@@ -103,7 +104,7 @@ class GroupingSgd(Algorithm):
     async def worker(self, me: Worker) -> None:
         division = self.first_division(len(me.workers))
         group = next(number for number, ranks in enumerate(division) if me.rank in ranks)
-        place = Membership(group, len(division[group]))
+        place = GroupTag(group, len(division[group]))
         while me.training:
             place.push(me, await accumulate(me, me.batch_size))
             following = place
@@ -111,7 +112,7 @@ class GroupingSgd(Algorithm):
                 message = await me.receive(server)
                 if isinstance(message.body, Tensor):  # a new division
                     number, size, start, stop = message.body.tolist()
-                    following = Membership(int(number), int(size))
+                    following = GroupTag(int(number), int(size))
                     if self.data == "shares":
                         me.take_share(start, stop)
                     message = await me.receive(server)
@@ -163,8 +164,8 @@ class Divider:
     def look(self, gathered: Gathered) -> dict[int, Tensor]:
         """Take in one update; returns what its workers have to hear of a new division, by rank."""
         self._updates += 1
-        shares = [Share(0, 0.0)] * len(self._pushes)
-        for worker, share in zip(gathered.workers, gathered.total.shares, strict=True):
+        shares = [Contribution(0, 0.0)] * len(self._pushes)
+        for worker, share in zip(gathered.workers, gathered.total.contributions, strict=True):
             shares[worker.index] = share
             self._pushes[worker.index] += 1
         self._paces.take(shares)

@@ -23,11 +23,11 @@ import itertools
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Communicator, Worker
-from ownpace.core.errors import InputError
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.roles import Communicator, Worker
+from ownpace.core.contract.values import Batch, Gradient
 from ownpace.core.settings import positive
-from ownpace.core.values import Batch, Gradient
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Worker, accumulate
-from ownpace.core.rounds import LocalRound
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.local_round import LocalRound
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.roles import Worker
 from ownpace.core.settings import positive
 
 

@@ -35,12 +35,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Pending, Server, Worker, accumulate
-from ownpace.core.errors import InputError
-from ownpace.core.gathering import Gathering, Membership, pull
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.group_barrier import Gathering, GroupTag, pull
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.roles import Pending, Server, Worker
+from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.core.settings import not_negative
-from ownpace.core.values import Gradient, Parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class OdSgd(Algorithm):
         return self.form == "server"
 
     async def worker(self, me: Worker) -> None:
-        place = Membership(0, len(me.workers))
+        place = GroupTag(0, len(me.workers))
         step = LocalStep(self, len(me.workers))
         for _ in range(self.warmup):
             if not me.training:
@@ -94,7 +95,7 @@ class OdSgd(Algorithm):
         if self.has_servers:
             place.leave(me)
 
-    async def _run_ahead(self, me: Worker, place: Membership, step: LocalStep) -> None:
+    async def _run_ahead(self, me: Worker, place: GroupTag, step: LocalStep) -> None:
         gradient = await accumulate(me, me.batch_size)
         under_way = self._start(me, place, gradient)
         local = step.take(me, gradient)
@@ -106,7 +107,7 @@ class OdSgd(Algorithm):
             local = step.take(me, gradient)
         await self._finish(me, under_way)
 
-    def _start(self, me: Worker, place: Membership, gradient: Gradient) -> Pending[Gradient] | None:
+    def _start(self, me: Worker, place: GroupTag, gradient: Gradient) -> Pending[Gradient] | None:
         """Start a global update."""
         if self.has_servers:
             place.push(me, gradient)

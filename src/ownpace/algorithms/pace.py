@@ -17,7 +17,7 @@ Opt is any torch optimizer, through `peek`. Alone (N = 1) the prediction is exac
 |---|---|
 | x_t^i | `ahead` |
 | ḡ_in-flight | `batch.mean`, handed to the sum under way |
-| ḡ_last-global, n_i, n | `total.mean`, `total.shares` |
+| ḡ_last-global, n_i, n | `total.mean`, `total.contributions` |
 | time of a micro-batch | `micro`: by default about the same for all, so that updates are frequent |
 
 `max_batch` caps the samples of one update where communication is very slow: a worker that has computed its share of
@@ -32,10 +32,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ownpace.core.asking import Worker, accumulate, accumulate_until
-from ownpace.core.batches import MicroBatch, Sizing, VaryingBatch
+from ownpace.core.blocks.accumulate import accumulate, accumulate_until
+from ownpace.core.blocks.micro_batch import MicroBatch, Sizing
+from ownpace.core.blocks.varying_batch import VaryingBatch
+from ownpace.core.contract.roles import Worker
+from ownpace.core.contract.values import Gradient
 from ownpace.core.settings import not_negative, positive
-from ownpace.core.values import Gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class PaceSgd(VaryingBatch):
                 break
             total = await me.all_reduce(rule.note(await accumulate(me, micro.next())))
             rule.step(me, total)
-            micro.take(total.shares)
+            micro.take(total.contributions)
         if not me.training:
             return
 
@@ -78,7 +80,7 @@ class PaceSgd(VaryingBatch):
             batch = await accumulate_until(me, in_flight, micro.next(), at=ahead, most=self._most(micro))
             total = await in_flight
             rule.step(me, total)
-            micro.take(total.shares)
+            micro.take(total.contributions)
             in_flight = me.all_reduce(rule.note(batch))
         total = await in_flight
         rule.step(me, total)
@@ -89,7 +91,7 @@ class PaceSgd(VaryingBatch):
             return None
         if total is None or not total.samples:
             return batch if batch.samples else None
-        alpha = 1.0 if self.predict == "own" else total.shares[me.rank].samples / total.samples
+        alpha = 1.0 if self.predict == "own" else total.contributions[me.rank].samples / total.samples
         if not batch.samples:
             alpha = 0.0
         if alpha == 1:

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Server, Worker, accumulate, exchange
+from ownpace.core.blocks.accumulate import accumulate, exchange
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.roles import Server, Worker
+from ownpace.core.contract.values import Address
 from ownpace.core.settings import not_negative
-from ownpace.core.values import Address
 
 
 @dataclass(frozen=True, kw_only=True)

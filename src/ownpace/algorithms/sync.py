@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Worker, accumulate_and_reduce
+from ownpace.core.blocks.accumulate import accumulate_and_reduce
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.roles import Worker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,14 +34,15 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.asking import Pending, Worker, accumulate
-from ownpace.core.errors import InputError
-from ownpace.core.rounds import LocalRound
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.local_round import LocalRound
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.roles import Pending, Worker
+from ownpace.core.contract.values import Message, Parameters
 from ownpace.core.settings import not_negative, positive
-from ownpace.core.values import Message, Parameters
 
-Rule = Literal["exp", "exp2", "count", "equal", "optimal"]
+WeightRule = Literal["exp", "exp2", "count", "equal", "optimal"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class WpSgd(Algorithm):
     """Train alone until the fastest is done, then average, weighted by progress."""
 
     replicas_identical: ClassVar[bool] = True
-    weights: Rule = "exp"
+    weights: WeightRule = "exp"
     """How nodes are weighted: exp, exp2, count, equal or optimal."""
     steps: int = 32
     """T: local steps of the fastest node in a round."""
@@ -156,7 +157,7 @@ async def steps_and_lr(report: Pending[Message]) -> tuple[int, float]:
 class SimuParallelSgd(WpSgd):
     """Train alone until the fastest is done, then take the plain mean."""
 
-    weights: Rule = "equal"
+    weights: WeightRule = "equal"
     """Equal, by definition; see wp for others."""
 
     def __post_init__(self) -> None:

@@ -13,8 +13,8 @@ from ownpace.algorithms import ALGORITHMS
 from ownpace.cli import options
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
-from ownpace.core.errors import DivergenceError, InputError, unknown
-from ownpace.core.events import read_events
+from ownpace.core.contract.errors import DivergenceError, InputError, unknown
+from ownpace.core.contract.events import read_events
 from ownpace.report.summary import Summary
 from ownpace.report.table import comparison_table
 from ownpace.run import EVENTS, Config, Result, RunFolder, execute

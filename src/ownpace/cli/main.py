@@ -13,8 +13,8 @@ import ownpace
 from ownpace.cli.compare import compare
 from ownpace.cli.list import list_
 from ownpace.cli.train import train
-from ownpace.core.errors import InputError, Interrupted, OwnpaceError
-from ownpace.engines import leads
+from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError
+from ownpace.engines import is_main_process
 
 # What typer raises for bad usage; newer versions bring their own copy of click, where these live.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ClickException as error:
         _fail(_usage(error, arguments), InputError.exit_code)
     except OwnpaceError as error:
-        if error.told and not leads():
+        if error.told and not is_main_process():
             sys.exit(error.exit_code)
         _fail(str(error), error.exit_code)
     if code == Interrupted.exit_code:  # before anything was begun

@@ -14,10 +14,10 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ownpace.algorithms import ALGORITHMS
-from ownpace.core.errors import InputError
-from ownpace.core.optimizer import ELEMENTWISE
-from ownpace.core.sampling import Sampling
-from ownpace.core.schedule import Shape
+from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.optimizer import ELEMENTWISE
+from ownpace.core.learning.sampling import Sampling
+from ownpace.core.learning.schedule import ScheduleShape
 from ownpace.engines import ENGINES
 from ownpace.engines.job import Precision
 from ownpace.fleet import PRESETS
@@ -87,9 +87,9 @@ class Shared:
     lr: Annotated[float, _option("Learning rate.", panel=_LEARN)] = 0.05
     momentum: Annotated[float, _option("Momentum (sgd, rmsprop).", panel=_LEARN)] = 0.0
     weight_decay: Annotated[float, _option("Weight decay.", panel=_LEARN)] = 0.0
-    schedule: Annotated[str, _option(f"The learning rate over samples: {_names(get_args(Shape))}.", panel=_LEARN)] = (
-        "constant"
-    )
+    schedule: Annotated[
+        str, _option(f"The learning rate over samples: {_names(get_args(ScheduleShape))}.", panel=_LEARN)
+    ] = "constant"
     warmup_samples: Annotated[int, _option("Raise the learning rate over these.", panel=_LEARN)] = 0
     sampling: Annotated[str, _option(f"Who gets which samples: {_names(get_args(Sampling))}.", panel=_LEARN)] = "queue"
     samples: Annotated[int | None, _option("Stop after this many samples.", panel=_END)] = None

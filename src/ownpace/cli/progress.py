@@ -7,7 +7,7 @@ import math
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from ownpace.core.events import Evaluation, Event
+from ownpace.core.contract.events import Evaluation, Event
 from ownpace.engines import job
 
 MOST_WORKERS = 16
@@ -52,7 +52,7 @@ class Bar:
         self._score = self._accuracy = ""
         self._workers: dict[str, TaskID] = {}
 
-    def on_progress(self, progress: job.Progress) -> None:
+    def on_progress(self, progress: job.ProgressReport) -> None:
         """The engine's word on how far it is."""
         samples, now = progress.samples, progress.seconds
         rate = f"{samples / now:,.0f} samples/s" if now > 0 else ""
@@ -64,7 +64,7 @@ class Bar:
         self._progress.update(self._task, completed=now if self._by_time else samples, note=note)
         self._show_workers(progress)
 
-    def _show_workers(self, progress: job.Progress) -> None:
+    def _show_workers(self, progress: job.ProgressReport) -> None:
         """One line for each worker: its pace, and how much of its time it computes."""
         for name, pace in list(progress.paces.items())[:MOST_WORKERS]:
             if name not in self._workers:

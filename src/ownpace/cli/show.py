@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ownpace.core.errors import InputError
-from ownpace.core.events import Event
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import Event
 from ownpace.report.figure import draw_comparison
 
 

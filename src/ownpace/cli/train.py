@@ -12,8 +12,8 @@ from ownpace.algorithms import DEFAULT
 from ownpace.cli import options
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
-from ownpace.core.events import read_events
-from ownpace.engines import leads
+from ownpace.core.contract.events import read_events
+from ownpace.engines import is_main_process
 from ownpace.report.table import comparison_table
 from ownpace.run import EVENTS, execute
 
@@ -41,7 +41,7 @@ def train(
     config = shared.config(algorithm, parameter, seed)
     job = config.job()
     folder = options.folder_for(out, algorithm, shared.task)
-    if not leads():  # another rank of torchrun's speaks for the run
+    if not is_main_process():  # another rank of torchrun's speaks for the run
         error = execute(config).error
         raise SystemExit(0 if error is None else error.exit_code)
     with Live(Console(stderr=True)) as live:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union
 
-from ownpace.core.errors import InputError, unknown
+from ownpace.core.contract.errors import InputError, unknown
 
 T = TypeVar("T")
 

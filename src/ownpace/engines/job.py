@@ -9,13 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.errors import InputError, OwnpaceError
-from ownpace.core.events import Groups, Run
-from ownpace.core.optimizer import OptimizerSpec
-from ownpace.core.sampling import Sampling
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError, OwnpaceError
+from ownpace.core.contract.events import Groups, Run
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.sampling import Sampling
+from ownpace.core.learning.task import Task
 from ownpace.core.settings import positive
-from ownpace.core.task import Task
 from ownpace.fleet import Fleet, ServerMachine
 
 Evaluate = Literal["during", "after"]
@@ -161,7 +161,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ProgressReport:
     """How far a run is."""
 
     samples: int
@@ -177,5 +177,5 @@ class Progress:
     """Of each worker: the share of its time spent on computing."""
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[ProgressReport], None]
 """Called now and then."""

@@ -7,10 +7,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ownpace.core.flat import Buffers, FlatModel
-from ownpace.core.optimizer import FlatOptimizer, OptimizerSpec
-from ownpace.core.task import Samples, Score, Task
-from ownpace.core.values import Shard
+from ownpace.core.contract.values import Shard
+from ownpace.core.learning.flat import Buffers, FlatModel
+from ownpace.core.learning.optimizer import FlatOptimizer, OptimizerSpec
+from ownpace.core.learning.task import Samples, Score, Task
 
 
 class RealLearning:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
-from ownpace.core.errors import InputError
+from ownpace.core.contract.errors import InputError
 from ownpace.core.settings import not_negative, positive
 
 MEAN_ABS_NORMAL = math.sqrt(2 / math.pi)
@@ -103,7 +103,7 @@ class ServerMachine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class PlannedFault:
     """What befalls a worker: killed, or paused until `back_at_s`."""
 
     worker: str
@@ -160,7 +160,7 @@ class Fleet:
     machine: tuple[Machine, ...]
     network: Network = field(default_factory=Network)
     server: tuple[ServerMachine, ...] = ()
-    fault: tuple[Fault, ...] = ()
+    fault: tuple[PlannedFault, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.machine:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ownpace.core.errors import InputError, unknown
+from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.settings import build
-from ownpace.fleet.model import Fault, Fleet, Machine, Network, ServerMachine, Slowdown
+from ownpace.fleet.model import Fleet, Machine, Network, PlannedFault, ServerMachine, Slowdown
 from ownpace.fleet.presets import PRESETS, paces
 
 SHORTHAND_SAMPLES_PER_S = 1000.0
@@ -93,7 +93,7 @@ def fleet_from(content: Mapping[str, Any]) -> Fleet:
         machine=tuple(machines),
         network=build(Network, network, where="[network]"),
         server=_build_all(content, "server", ServerMachine, "[[server]]"),
-        fault=_build_all(content, "fault", Fault, "[[fault]]"),
+        fault=_build_all(content, "fault", PlannedFault, "[[fault]]"),
     )
 
 

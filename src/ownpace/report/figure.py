@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownpace.core.errors import InputError
-from ownpace.core.events import Compute, End, Evaluation, Event, Load, Run, Transfer, Update, Wait
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import Compute, End, Evaluation, Event, Load, Run, Transfer, Update, Wait
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from ownpace.core.errors import InputError
-from ownpace.core.events import End, Evaluation, Event, Run
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import End, Evaluation, Event, Run
 
 
 @dataclass(frozen=True)

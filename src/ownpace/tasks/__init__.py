@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from ownpace.core.errors import InputError, unknown
+from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.learning.task import Task
 from ownpace.core.settings import build
-from ownpace.core.task import Task
 from ownpace.tasks.convex import Quadratic, Svmlight
 from ownpace.tasks.images import Cifar10, Digits, FashionMnist, Mnist
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ownpace.core.errors import InputError
+from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.task import Samples, Task, TensorSamples
 from ownpace.core.settings import not_negative, positive
-from ownpace.core.task import Samples, Task, TensorSamples
 from ownpace.tasks.files import data_folder
 from ownpace.tasks.models import Margin, Point
 

@@ -15,14 +15,14 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ownpace.core.errors import InputError
+from ownpace.core.contract.errors import InputError
 
 TIMEOUT_S = 30
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Source:
+class DataFiles:
     """Where the files of one data set come from and what they must hold."""
 
     folder: str
@@ -50,7 +50,7 @@ def data_folder() -> Path | None:
     return Path(named).expanduser() if named else None
 
 
-def locate(source: Source) -> Path:
+def locate(source: DataFiles) -> Path:
     """The folder that holds the source's files, downloading them if they are nowhere.
 
     Raises:
@@ -76,7 +76,7 @@ def locate(source: Source) -> Path:
     return folder
 
 
-def _download(source: Source, folder: Path) -> None:
+def _download(source: DataFiles, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         incoming = Path(temporary)

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ownpace.core.errors import InputError, unknown
-from ownpace.core.task import Samples, Task, TensorSamples
-from ownpace.tasks.files import Source, locate, read_file
-from ownpace.tasks.models import IMAGE_MODELS, Shape
+from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.learning.task import Samples, Task, TensorSamples
+from ownpace.tasks.files import DataFiles, locate, read_file
+from ownpace.tasks.models import IMAGE_MODELS, ImageShape
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class ImageTask(Task):
     model_name: str
     models: ClassVar[tuple[str, ...]]
     """The models it offers; the first is the default."""
-    shape: ClassVar[Shape]
+    shape: ClassVar[ImageShape]
 
     def __post_init__(self) -> None:
         if self.model_name not in self.models:
@@ -99,7 +99,7 @@ class Digits(ImageTask):
 class IdxTask(ImageTask):
     """28×28 grey images in the four files that LeCun's format made usual."""
 
-    source: ClassVar[Source]
+    source: ClassVar[DataFiles]
     mean: ClassVar[float]
     std: ClassVar[float]
     models: ClassVar = ("mlp", "logistic", "lenet", "cnn")
@@ -139,7 +139,7 @@ class Mnist(IdxTask):
     model_name: str = "mlp"
     mean: ClassVar = 0.1307
     std: ClassVar = 0.3081
-    source: ClassVar = Source(
+    source: ClassVar = DataFiles(
         "mnist",
         {
             "train-images-idx3-ubyte.gz": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -159,7 +159,7 @@ class FashionMnist(IdxTask):
     model_name: str = "mlp"
     mean: ClassVar = 0.2860
     std: ClassVar = 0.3530
-    source: ClassVar = Source(
+    source: ClassVar = DataFiles(
         "fashion-mnist",
         {
             "train-images-idx3-ubyte.gz": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -179,7 +179,7 @@ class Cifar10(ImageTask):
     model_name: str = "cnn"
     models: ClassVar = ("cnn", "lenet", "resnet20", "resnet18", "mlp", "logistic")
     shape: ClassVar = (3, 32, 32)
-    source: ClassVar = Source(
+    source: ClassVar = DataFiles(
         "cifar10/cifar-10-batches-bin",
         {
             "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",

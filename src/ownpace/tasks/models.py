@@ -9,22 +9,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Shape = tuple[int, int, int]
-Builder = Callable[[Shape, int], nn.Module]
+ImageShape = tuple[int, int, int]
+Builder = Callable[[ImageShape, int], nn.Module]
 
 
-def logistic(shape: Shape, classes: int) -> nn.Module:
+def logistic(shape: ImageShape, classes: int) -> nn.Module:
     """Multinomial logistic regression."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-def mlp(shape: Shape, classes: int) -> nn.Module:
+def mlp(shape: ImageShape, classes: int) -> nn.Module:
     """One hidden layer: as wide as a small image has pixels, at most 128."""
     hidden = min(128, math.prod(shape))
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
-def lenet(shape: Shape, classes: int) -> nn.Module:
+def lenet(shape: ImageShape, classes: int) -> nn.Module:
     """LeNet-5 with ReLU and max-pooling; padded, so that it takes images from 8×8 up."""
     channels, height, width = shape
     return nn.Sequential(
@@ -43,7 +43,7 @@ def lenet(shape: Shape, classes: int) -> nn.Module:
     )
 
 
-def cnn(shape: Shape, classes: int) -> nn.Module:
+def cnn(shape: ImageShape, classes: int) -> nn.Module:
     """Three convolutions with BatchNorm, and a mean over the image."""
 
     def block(inputs: int, outputs: int) -> list[nn.Module]:
@@ -91,12 +91,12 @@ def _resnet(channels: int, classes: int, widths: list[int], blocks: int) -> nn.M
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
-def resnet18(shape: Shape, classes: int) -> nn.Module:
+def resnet18(shape: ImageShape, classes: int) -> nn.Module:
     """ResNet-18 with the stem for small images: 3×3, no stride, no pooling. 11.2 M parameters."""
     return _resnet(shape[0], classes, [64, 128, 256, 512], 2)
 
 
-def resnet20(shape: Shape, classes: int) -> nn.Module:
+def resnet20(shape: ImageShape, classes: int) -> nn.Module:
     """ResNet-20, the small one of the CIFAR section of the ResNet paper. 0.27 M parameters."""
     return _resnet(shape[0], classes, [16, 32, 64], 3)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ownpace.core.algorithm import Algorithm
-from ownpace.core.events import Event
-from ownpace.core.optimizer import OptimizerSpec
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.events import Event
+from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines import ENGINES, Job, Outcome
 from ownpace.fleet import Fleet, paces
 from ownpace.tasks import Quadratic

@@ -48,8 +48,8 @@ class Clock(simpy.Environment):
                 continue
             event.done = True  # type: ignore[misc]  # a slot of every subclass
             event.happen()
-            if event.task is not None:
-                event.task.go_on()
+            if event.driver is not None:
+                event.driver.go_on()
 
     def scheduled(self) -> list[object]:
         """All that is still to happen, in no order."""
@@ -74,14 +74,14 @@ class Clock(simpy.Environment):
         """The time of the next event, or infinity."""
         return min(super().peek(), self._lane[0][0] if self._lane else float("inf"))
 
-    def start(self, coroutine: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> Task:
+    def start(self, coroutine: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> Driver:
         """Start a coroutine, at the current time and in the order of starting."""
-        task = Task(coroutine, on_end)
-        self.at(self._now, Call(task.go_on))
-        return task
+        driver = Driver(coroutine, on_end)
+        self.at(self._now, Call(driver.go_on))
+        return driver
 
 
-class Task:
+class Driver:
     """A coroutine that is being run."""
 
     __slots__ = ("_coroutine", "_on_end")
@@ -97,7 +97,7 @@ class Task:
         except StopIteration:
             self._on_end()
         else:
-            pending.task = self
+            pending.driver = self
 
     def close(self) -> None:
         """End the coroutine where it stands."""
@@ -110,7 +110,7 @@ class Due:
     __slots__: tuple[str, ...] = ()  # each subclass lists those below: some have another base with slots
     done: bool
     """Whether it has happened."""
-    task: Task | None
+    driver: Driver | None
     """Whoever awaits it."""
 
     def happen(self) -> None:
@@ -120,11 +120,11 @@ class Due:
 class Call(Due):
     """A function to be called at a known time."""
 
-    __slots__ = ("_function", "done", "task")
+    __slots__ = ("_function", "done", "driver")
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.done = False
-        self.task = None
+        self.driver = None
         self._function = function
 
     def happen(self) -> None:
@@ -134,19 +134,19 @@ class Call(Due):
 class Answer(Generic[T]):
     """Something that will be done when somebody else does his part. Awaiting it is waiting."""
 
-    __slots__ = ("done", "task", "value")
+    __slots__ = ("done", "driver", "value")
 
     def __init__(self) -> None:
         self.done = False
-        self.task: Task | None = None
+        self.driver: Driver | None = None
         self.value: T
 
     def resolve(self, value: T) -> None:
         """It is done. Whoever awaits it goes on at once, without another turn of the clock."""
         self.done = True
         self.value = value
-        if self.task is not None:
-            self.task.go_on()
+        if self.driver is not None:
+            self.driver.go_on()
 
 
-__all__ = ["Answer", "Call", "Clock", "Due", "EmptySchedule", "Task"]
+__all__ = ["Answer", "Call", "Clock", "Driver", "Due", "EmptySchedule"]

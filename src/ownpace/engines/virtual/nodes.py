@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor
 
-from ownpace.core import events
-from ownpace.core.asking import Pending
-from ownpace.core.errors import DivergenceError
-from ownpace.core.values import Address, Batch, Body, Gradient, Group, Message, Parameters, Role, Shard
-from ownpace.engines.compute import Processor
-from ownpace.engines.virtual.learning import Replica
-from ownpace.engines.virtual.pending import Collected, Computed, Loaded, Received, Sent
+from ownpace.core.contract import events
+from ownpace.core.contract.errors import DivergenceError
+from ownpace.core.contract.roles import Pending
+from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, Parameters, Role, Shard
+from ownpace.engines.processor import Processor
+from ownpace.engines.virtual.awaitables import (
+    CollectivePart,
+    VirtualBatch,
+    VirtualGradient,
+    VirtualMessage,
+    VirtualReceive,
+)
+from ownpace.engines.virtual.replica import Replica
 
 if TYPE_CHECKING:
-    from ownpace.engines.virtual.runner import VirtualRun
+    from ownpace.engines.virtual.run import VirtualRun
 
 B = TypeVar("B", Gradient, Tensor)
 
@@ -55,7 +61,7 @@ class VirtualNode(Address):
         self._run = run
         self._clock = run.clock
         self._mailbox: deque[Message] | None = None  # what came before it was asked for
-        self._receiving: Received | None = None  # what was asked for before it came: a chain, oldest first
+        self._receiving: VirtualReceive | None = None  # what was asked for before it came: a chain, oldest first
         self._samples = 0
         self._budget = run.budget
         self._stop = False
@@ -80,7 +86,7 @@ class VirtualNode(Address):
     def training(self) -> bool:
         return self._samples < self._budget and not self._stop
 
-    def send(self, to: Address, body: Body) -> Sent:
+    def send(self, to: Address, body: Body) -> VirtualMessage:
         run, now = self._run, self._clock._now
         receiver: VirtualNode = to  # type: ignore[assignment]  # in virtual time, a node is its own address
         nbytes = 0 if body is None else body.nbytes
@@ -95,12 +101,12 @@ class VirtualNode(Address):
         arrival = (out if out > into else into) + run.latency_s
         if run.detail:
             run.emit(events.Transfer(start, arrival, "send", [self.name, to.name], nbytes))
-        sent = Sent(receiver, self, body, self._samples, now >= run.deadline_s)
+        sent = VirtualMessage(receiver, self, body, self._samples, now >= run.deadline_s)
         self._clock.at_last(arrival, sent)
         return sent
 
-    def receive(self, sender: Address | None = None) -> Received:
-        received = Received(self, sender)
+    def receive(self, sender: Address | None = None) -> VirtualReceive:
+        received = VirtualReceive(self, sender)
         if self._mailbox:
             for message in self._mailbox:
                 if sender is None or message.sender is sender:
@@ -116,18 +122,18 @@ class VirtualNode(Address):
             last.following = received
         return received
 
-    def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> Collected:
+    def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> CollectivePart:
         return self._collective("all-reduce", cast(Body, body), group or self._run.workers, None)
 
-    def reduce(self, body: B | None, to: Address, group: Group) -> Collected:
+    def reduce(self, body: B | None, to: Address, group: Group) -> CollectivePart:
         return self._collective("reduce", body, group, to)
 
-    def broadcast(self, body: B | None, root: Address, group: Group) -> Collected:
+    def broadcast(self, body: B | None, root: Address, group: Group) -> CollectivePart:
         return self._collective("broadcast", body, group, root)
 
-    def _collective(self, what: str, body: Body, group: Group, root: Address | None) -> Collected:
-        part = Collected(self, what, body)
-        if isinstance(body, Computed) and not body.done:
+    def _collective(self, what: str, body: Body, group: Group, root: Address | None) -> CollectivePart:
+        part = CollectivePart(self, what, body)
+        if isinstance(body, VirtualGradient) and not body.done:
             body.then = partial(self._run.join, group, self, what, root, part)
         else:
             self._run.join(group, self, what, root, part)
@@ -249,10 +255,10 @@ class VirtualWorker(VirtualLearner):
     def rank(self) -> int:
         return self.index
 
-    def load(self, samples: int | None = None) -> Loaded:
+    def load(self, samples: int | None = None) -> VirtualBatch:
         samples = self.micro_batch if samples is None else samples
         end = self._load(samples)
-        loaded = Loaded(Batch(self._run.draw(self.rank, samples), samples))
+        loaded = VirtualBatch(Batch(self._run.draw(self.rank, samples), samples))
         self._clock.at(end, loaded)
         return loaded
 
@@ -263,7 +269,7 @@ class VirtualWorker(VirtualLearner):
         at: Parameters | None = None,
         batch: Batch | None = None,
         plus: Gradient | None = None,
-    ) -> Computed:
+    ) -> VirtualGradient:
         run = self._run
         if batch is not None:
             samples, ready = batch.samples, self._clock._now
@@ -281,14 +287,14 @@ class VirtualWorker(VirtualLearner):
                 raise diverged(f"the loss on {self.name}", loss, self._samples)
         else:
             total, loss = run.learning.initial, math.nan
-        computed = Computed(total, samples, versions, loss, end - start)
+        computed = VirtualGradient(total, samples, versions, loss, end - start)
         computed.computed = samples
         if plus is not None:
             add(computed, plus)
         computed.start = start
         computed.then = None
         computed.done = False
-        computed.task = None
+        computed.driver = None
         computed.worker = self
         self._clock.at(end, computed)
         return computed
@@ -344,7 +350,7 @@ class VirtualWorker(VirtualLearner):
         return end
 
 
-def add(computed: Computed, other: Gradient) -> None:
+def add(computed: VirtualGradient, other: Gradient) -> None:
     """Make a gradient that is being computed the sum with an earlier one."""
     both = computed + other
     computed.total, computed.samples, computed.versions = both.total, both.samples, both.versions

@@ -1,0 +1,62 @@
+"""Gradients of more than one micro-batch, and what becomes of them: summed, pushed, collected until a sum is there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable
+
+from ownpace.core.contract.roles import Pending, Worker
+from ownpace.core.contract.values import Gradient, Parameters
+
+
+def accumulate(me: Worker, samples: int, *, at: Parameters | None = None) -> Awaitable[Gradient]:
+    """The gradient of `samples` samples, in micro-batches of at most `me.micro_batch`."""
+    return me.gradient(samples, at=at) if 0 < samples <= me.micro_batch else _in_micro_batches(me, samples, at)
+
+
+async def _in_micro_batches(me: Worker, samples: int, at: Parameters | None) -> Gradient:
+    gradient: Gradient | None = None
+    while samples > 0:
+        before = 0 if gradient is None else gradient.samples
+        gradient = await me.gradient(min(samples, me.micro_batch), at=at, plus=gradient)
+        if gradient.samples == before:
+            break  # the data has come to its end
+        samples -= gradient.samples - before
+    return me.no_gradient() if gradient is None else gradient
+
+
+async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
+    """The sum over all workers of everybody's gradient, mine of `samples` samples.
+
+    The last micro-batch is handed over before it is computed, so that its backward pass and the transfer overlap.
+    """
+    if samples <= 0:
+        return await me.all_reduce(me.no_gradient())
+    last = (samples - 1) % me.micro_batch + 1
+    earlier = await accumulate(me, samples - last) if samples > last else None
+    return await me.all_reduce(me.gradient(last, plus=earlier))
+
+
+async def accumulate_until(
+    me: Worker, pending: Pending[object], samples: int, *, at: Parameters | None = None, most: float = math.inf
+) -> Gradient:
+    """Gradients at my own pace, at least one, in micro-batches of `samples`, until `pending` is done.
+
+    No micro-batch is begun that would make it more than `most` samples.
+    """
+    gradient = await me.gradient(samples, at=at)
+    while gradient.samples and gradient.samples + samples <= most and not pending.done:
+        before = gradient.samples
+        gradient = await me.gradient(samples, at=at, plus=gradient)
+        if gradient.samples == before:
+            break  # the data has come to its end
+    return gradient
+
+
+async def exchange(me: Worker, gradient: Gradient) -> None:
+    """Push a gradient to the servers, each its shard, and take over the parameters that they answer with."""
+    for server in me.servers:
+        me.send(server, gradient.part(server.shard))
+    del gradient  # it is on its way, and its memory may serve the answer
+    for server in me.servers:
+        me.place((await me.receive(server)).parameters)

@@ -1,0 +1,44 @@
+"""Rounds of local steps: a worker trains alone from a common start, and then tells how far it came.
+
+What it tells is a difference of parameters, w_start − w_i, which is to an outer update what a gradient is to a step.
+It travels as one: a sum over workers, each weighted, and the samples that went into it.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ownpace.core.contract.roles import Worker
+from ownpace.core.contract.values import Gradient
+
+
+class LocalRound:
+    """One worker's round."""
+
+    def __init__(self, me: Worker) -> None:
+        self._me = me
+        self.start = me.parameters
+        """Where everybody began."""
+        self.steps = 0
+        """Local steps taken."""
+        self.samples = 0
+        """That went into them."""
+        self._loss: float | Tensor = 0.0
+        self._seconds = 0.0
+
+    def step(self, gradient: Gradient) -> None:
+        """Take one local step."""
+        if gradient.samples:
+            self._me.local_step(gradient)
+            self.steps += 1
+            self.samples += gradient.samples
+            self._loss += gradient.loss
+            self._seconds += gradient.seconds
+
+    def difference(self, weight: float) -> Gradient:
+        """Weight · (w_start − w_i), with the samples that were computed for it."""
+        total = (self.start.values - self._me.parameters.values).mul_(weight)
+        return Gradient(total, self.samples, (self.start.version,), self._loss, self._seconds)
+
+
+__all__ = ["LocalRound"]

@@ -1,0 +1,50 @@
+"""The base of every algorithm: coroutines for the roles it has, and nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from ownpace.core.contract.roles import Communicator, Server, Worker
+
+
+class Algorithm(ABC):
+    """One way of training a model on several machines.
+
+    A subclass is a frozen, keyword-only dataclass of hyper-parameters. It writes down what each role does:
+    `worker` always, `server` and `communicator` where it has them. Engines start one coroutine per node.
+
+    Every node runs the same frozen object, so state belongs into the coroutines' local variables.
+    """
+
+    replicas_identical: ClassVar[bool] = False
+    """Whether all workers hold bit-identical parameters whenever they have made the same number of updates."""
+
+    fast_servers_first: ClassVar[bool] = False
+    """Whether servers with faster links own the lower layers; else layers go to servers as the fleet names them."""
+
+    @abstractmethod
+    async def worker(self, me: Worker) -> None:
+        """What a worker does, from the first sample to the last."""
+
+    async def server(self, me: Server) -> None:
+        """What a parameter server does; it is ended with the last worker."""
+        raise NotImplementedError
+
+    async def communicator(self, me: Communicator) -> None:
+        """What the communicator of a subgroup does; it is ended with the last worker."""
+        raise NotImplementedError
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether this algorithm keeps its parameters on servers."""
+        return type(self).server is not Algorithm.server
+
+    @property
+    def has_communicators(self) -> bool:
+        """Whether each subgroup of this algorithm has a communicator."""
+        return type(self).communicator is not Algorithm.communicator
+
+    def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
+        """How the workers' ranks divide into subgroups. By default they are one."""
+        return (tuple(range(num_workers)),)

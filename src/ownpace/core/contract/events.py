@@ -1,0 +1,207 @@
+"""What happened in a run, as one stream of typed records: the only thing that reports read.
+
+A file of events holds one JSON object a line, with its `kind` first. `t` is when something began and `until`
+when it ended, in seconds of the engine's clock since the start of the run; a record without `until` has no
+duration. A file begins with `run` and closes with `end`, however the run ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ownpace.core.contract.errors import InputError
+
+FORMAT = 1
+Groups = Mapping[str, list[str]]
+
+
+@dataclass(slots=True)
+class Run:
+    """The first record: who takes part in what."""
+
+    kind: ClassVar[str] = "run"
+    algorithm: str
+    engine: str
+    task: str
+    model: str
+    seed: int
+    batch_size: int
+    micro_batch: int
+    num_parameters: int
+    parameter_bytes: int
+    samples: int | None
+    """The budget, if it is one of samples."""
+    target: float | None
+    groups: Groups
+    """The names of the members of every group of nodes: `workers`, `servers` and those of the algorithm."""
+    format: int = FORMAT
+
+
+@dataclass(slots=True)
+class Load:
+    """A worker drew and loaded samples."""
+
+    kind: ClassVar[str] = "load"
+    t: float
+    until: float
+    who: str
+    samples: int
+
+
+@dataclass(slots=True)
+class Compute:
+    """A worker computed the gradient of one micro-batch, at parameters of this version."""
+
+    kind: ClassVar[str] = "compute"
+    t: float
+    until: float
+    who: str
+    samples: int
+    version: int
+
+
+@dataclass(slots=True)
+class Transfer:
+    """Bytes moved: from the first to the second of `who`, or as a collective among a named group."""
+
+    kind: ClassVar[str] = "transfer"
+    t: float
+    until: float
+    what: str
+    who: list[str] | str
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Wait:
+    """A node had nothing to do but wait for what it awaited."""
+
+    kind: ClassVar[str] = "wait"
+    t: float
+    until: float
+    who: str
+    what: str
+
+
+@dataclass(slots=True)
+class Update:
+    """The global parameters (or a server's shard of them) got one optimizer step; `version` counts them."""
+
+    kind: ClassVar[str] = "update"
+    t: float
+    who: str
+    version: int
+    samples: int
+    """Of the gradient that was applied."""
+    total_samples: int
+    """Of all updates so far."""
+    staleness: int
+    """Updates between the parameters the gradient was computed at and those it was applied to."""
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """The global parameters were judged on the test data."""
+
+    kind: ClassVar[str] = "evaluation"
+    t: float
+    samples: int
+    updates: int
+    loss: float | None
+    """None: not finite."""
+    accuracy: float | None
+
+
+@dataclass(slots=True)
+class Fault:
+    """Something befell a node: `kill`, `pause`, `back`."""
+
+    kind: ClassVar[str] = "fault"
+    t: float
+    who: str
+    what: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one worker did in all."""
+
+    samples: int
+    compute_s: float
+    load_s: float
+
+
+@dataclass(slots=True)
+class Sums:
+    """The run in numbers, taken when its budget was spent, or where it ended early."""
+
+    seconds: float
+    samples: int
+    """Of all updates made."""
+    updates: int
+    staleness_mean: float
+    staleness_max: int
+    limit_samples_per_s: float
+    """The sum of what each worker would do alone and without a pause."""
+    workers: Mapping[str, Tally]
+    replicas_identical: bool | None = None
+    """Whether all workers ended with the same bits, where the algorithm promises that; None where it does not."""
+
+
+@dataclass(slots=True)
+class End:
+    """The last record: how the run ended. What was in flight when the budget was spent is over by now, too."""
+
+    kind: ClassVar[str] = "end"
+    t: float
+    reason: str
+    """`finished`, or what ended it early."""
+    sums: Sums
+
+
+Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | End
+Emit = Callable[[Event], None]
+_KINDS: dict[str, type[Event]] = {
+    cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, End)
+}
+
+
+def to_line(event: Event) -> str:
+    """The event as one line of JSON.
+
+    >>> to_line(Wait(1.0, 1.5, "worker-0", "all-reduce"))
+    '{"kind":"wait","t":1.0,"until":1.5,"who":"worker-0","what":"all-reduce"}'
+    """
+    return json.dumps({"kind": event.kind, **dataclasses.asdict(event)}, separators=(",", ":"), allow_nan=False)
+
+
+def from_line(line: str) -> Event:
+    """The event that a line of JSON describes."""
+    record = json.loads(line)
+    cls = _KINDS[record.pop("kind")]
+    if cls is End:
+        sums = record["sums"]
+        sums["workers"] = {name: Tally(**tally) for name, tally in sums["workers"].items()}
+        record["sums"] = Sums(**sums)
+    return cls(**record)
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a file, one after the other.
+
+    Raises:
+        InputError: The file is missing, or a line of it is no event.
+    """
+    if not path.exists():
+        raise InputError(f"there is no event file {path}; give the folder of a run")
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield from_line(line)
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(f"{path}, line {number}, is not an event: {error!r}; was the run cut off?") from None

@@ -1,0 +1,173 @@
+"""What an algorithm may ask for. An engine answers: from a virtual clock, or from real processes.
+
+An algorithm sees itself as `me`, one of three kinds of node. It never reads a clock, opens a socket or
+draws a random number. It starts things, which is an ordinary call, and awaits them, which is another act:
+
+    sync = me.all_reduce(gradient)      # starts; does not wait
+    while not sync.done:                # asks without waiting
+        gradient += await me.gradient()
+    total = await sync                  # waits
+
+Whatever is handed out (gradients, parameters) is a snapshot and must not be changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, Parameters
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T_co = TypeVar("T_co", covariant=True)
+B = TypeVar("B", Gradient, "Tensor")
+
+
+class Pending(Protocol[T_co]):
+    """Something that was started. Await it for the result, as often as you like; the first await may wait."""
+
+    @property
+    def done(self) -> bool:
+        """Whether awaiting it would return at once."""
+
+    def __await__(self) -> Generator[Any, Any, T_co]: ...
+
+
+class Node(Protocol):
+    """What workers, servers and communicators have in common."""
+
+    @property
+    def address(self) -> Address:
+        """Who I am."""
+
+    @property
+    def training(self) -> bool:
+        """Whether the run goes on, as far as this node knows from the updates it made and what it awaited.
+
+        Nodes that have awaited the same collectives get the same answer, so nobody is left alone in one.
+        """
+
+    @property
+    def workers(self) -> Group:
+        """All workers, by rank."""
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        """All parameter servers, each with the shard it owns."""
+
+    @property
+    def communicators(self) -> Group:
+        """All communicators, one per subgroup."""
+
+    @property
+    def subgroup(self) -> Group:
+        """My subgroup: its workers, then its communicator if there is one."""
+
+    def send(self, to: Address, body: Body) -> Pending[object]:
+        """Start sending. Done when the receiver has it; messages between two nodes arrive in order."""
+
+    def receive(self, sender: Address | None = None) -> Pending[Message]:
+        """The next message, from anyone or from `sender` alone."""
+
+    def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> Pending[B]:
+        """Start the sum of what every member of `group` (default: all workers) contributes; all get it.
+
+        A gradient may be handed over before it has been computed, as in `all_reduce(me.gradient())`, and is then
+        the engine's: it may send the layers that are ready while the backward pass goes on to the others.
+        The k-th call of each member belongs to the k-th of every other. Gradients add up as the union of
+        their samples: totals, counts and notes are summed.
+        """
+
+    def reduce(self, body: B | None, to: Address, group: Group) -> Pending[B | None]:
+        """As `all_reduce`, but only `to` gets the sum, the others None. `None` is the gradient of no samples."""
+
+    def broadcast(self, body: B | None, root: Address, group: Group) -> Pending[B]:
+        """Start sending `root`'s body to every member. The others pass None to get a gradient, or a tensor alike."""
+
+
+class Learner(Node, Protocol):
+    """A node that holds parameters and an optimizer: a worker (all of them) or a server (its shard)."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """My parameters as they are now."""
+
+    @property
+    def lr(self) -> float:
+        """The optimizer's learning rate as the schedule has it now (of the first group, where there are several)."""
+
+    def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
+        """Commit one optimizer step with the gradient's mean: one update of the global parameters.
+
+        A gradient of no samples changes nothing and is no update.
+
+        Args:
+            gradient: What to step with.
+            lr_scale: Multiplies the learning rate, which is the schedule's at the samples seen so far.
+            advance: By how many samples the schedule goes on (None: by those of the gradient).
+            memory: Which of several optimizer states to use; a server may keep one momentum per group, say.
+        """
+
+    def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
+        """What `step` would make of the parameters, without committing weights or optimizer state."""
+
+
+class Worker(Learner, Protocol):
+    """A node with data."""
+
+    @property
+    def rank(self) -> int:
+        """My index among the workers."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples that a worker contributes to one update, where the algorithm does not decide otherwise."""
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples that one `gradient()` computes, where nothing else is said."""
+
+    def load(self, samples: int | None = None) -> Pending[Batch]:
+        """Draw and load the next samples (default: a micro-batch), as an act of its own."""
+
+    def gradient(
+        self,
+        samples: int | None = None,
+        *,
+        at: Parameters | None = None,
+        batch: Batch | None = None,
+        plus: Gradient | None = None,
+    ) -> Pending[Gradient]:
+        """The gradient of one micro-batch, at my parameters or at a given point, added to `plus` if that is given.
+
+        It loads `samples` new samples first, unless `batch` brings them. Where data can end, it may be of fewer
+        samples, or of none.
+        """
+
+    def no_gradient(self) -> Gradient:
+        """The gradient of no samples: zero, with count zero."""
+
+    def place(self, parameters: Parameters) -> None:
+        """Overwrite my parameters (those of the shard) with what a server sent."""
+
+    def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+        """Commit one optimizer step to my own parameters alone. It is no update of the global ones."""
+
+    def commit(self, values: Tensor, work: Gradient) -> None:
+        """Make `values` the global parameters: one update, of the samples of `work`. My optimizer keeps its state.
+
+        Every worker commits the same values. That is how local steps end in an update.
+        """
+
+    def take_share(self, start: float, stop: float) -> None:
+        """Draw my samples from this share of the data from now on (0 to 1), where data are dealt out in shards."""
+
+
+class Server(Learner, Protocol):
+    """A node that owns a shard of the parameters. It lives as long as any worker does."""
+
+
+class Communicator(Node, Protocol):
+    """A node that only moves data, for one subgroup. It lives as long as any worker does."""

@@ -1,0 +1,219 @@
+"""What nodes hold and hand to each other: gradients, parameters, batches, messages, and who they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Union
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Role = Literal["worker", "server", "communicator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A contiguous range of the flat parameter vector, whole layers, owned by one server (or by every worker)."""
+
+    index: int
+    start: int
+    stop: int
+
+
+class Address:
+    """Who a node is. There is one such object per node in a process, so identity is equality."""
+
+    __slots__ = ("index", "name", "role", "shard")
+
+    def __init__(self, role: Role, index: int, name: str, shard: Shard) -> None:
+        self.role = role
+        self.index = index
+        """Its place among the nodes of its role; a worker's rank."""
+        self.name = name
+        self.shard = shard
+        """What a server owns; for the others, the whole vector."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """An ordered set of nodes that take part in a collective together."""
+
+    name: str
+    members: tuple[Address, ...]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self.members)
+
+
+class Contribution(NamedTuple):
+    """One member's part in a summed gradient."""
+
+    samples: int
+    seconds: float
+    """That it spent on computing, before any transfer."""
+
+    @property
+    def pace(self) -> float:
+        """Samples per second of computing; 0 if nothing was computed."""
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Gradient:
+    """The sum of the per-sample gradients of some samples, and how many they were.
+
+    A sum and a count, not a mean: adding two of them is then right whatever their sizes, and the
+    mean over the union of all workers' samples is the mean of the sum.
+    """
+
+    total: Tensor
+    """G, flat: the sum over the samples of each one's gradient."""
+    samples: int
+    """n, how many samples were summed."""
+    versions: tuple[int, ...]
+    """The version of the parameters it was computed at, one for each shard (the oldest, if several were added)."""
+    loss: float | Tensor = math.nan
+    """The sum of the samples' losses; on a card, a tensor, so that nobody has to wait for it."""
+    seconds: float = 0.0
+    """Time spent on computing it, before any transfer."""
+    notes: Tensor | None = None
+    """A few numbers that travel along and are summed in collectives: norms, say."""
+    contributions: tuple[Contribution, ...] = ()
+    """For the sum of a collective: what each member of the group contributed, in the group's order."""
+    rates: tuple[float, ...] = ()
+    """For a sum among workers with optimizers of a user's: the learning rates that all of them step with."""
+
+    @property
+    def mean(self) -> Tensor:
+        """G = G / n, the gradient of the mean loss over the samples."""
+        return self.total / self.samples
+
+    @property
+    def as_contribution(self) -> Contribution:
+        """What this gradient is in a sum."""
+        return Contribution(self.samples, self.seconds)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, the handful of the header left out."""
+        return self.total.nbytes
+
+    def noting(self, notes: Tensor) -> Gradient:
+        """The same gradient with these numbers to travel along."""
+        return Gradient(self.total, self.samples, self.versions, self.loss, self.seconds, notes)
+
+    def scaled(self, factor: float) -> Gradient:
+        """The gradient of the same samples, their losses weighted by `factor`."""
+        if factor == 1:
+            return self
+        return Gradient(self.total * factor, self.samples, self.versions, self.loss, self.seconds, self.notes)
+
+    def part(self, shard: Shard) -> Gradient:
+        """The layers of one shard, as a view."""
+        if len(self.versions) == 1:
+            return self
+        values = self.total[shard.start : shard.stop]
+        return Gradient(values, self.samples, (self.versions[shard.index],), self.loss, self.seconds, self.notes)
+
+    def __add__(self, other: Gradient) -> Gradient:
+        """The gradient of the union of two disjoint sets of samples."""
+        if self.notes is None or other.notes is None:
+            notes = other.notes if self.notes is None else self.notes
+        else:
+            notes = self.notes + other.notes
+        return Gradient(
+            self.total + other.total,
+            self.samples + other.samples,
+            tuple(map(min, self.versions, other.versions)),
+            self.loss + other.loss,
+            self.seconds + other.seconds,
+            notes,
+        )
+
+
+def union(gradients: Sequence[Gradient]) -> Gradient:
+    """The gradient of the union of all their samples: totals, counts and notes are summed, in this order."""
+    notes = [gradient.notes for gradient in gradients if gradient.notes is not None]
+    return Gradient(
+        total=add_up([gradient.total for gradient in gradients]),
+        samples=sum(gradient.samples for gradient in gradients),
+        versions=tuple(map(min, zip(*(gradient.versions for gradient in gradients), strict=True))),
+        loss=sum(gradient.loss for gradient in gradients),
+        seconds=sum(gradient.seconds for gradient in gradients),
+        notes=add_up(notes) if notes else None,
+        contributions=tuple(
+            part for gradient in gradients for part in gradient.contributions or (gradient.as_contribution,)
+        ),
+        rates=gradients[0].rates,
+    )
+
+
+def add_up(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors, one after the other."""
+    result = tensors[0] + tensors[1] if len(tensors) > 1 else tensors[0]
+    for tensor in tensors[2:]:
+        result += tensor
+    return result
+
+
+@dataclass(slots=True, eq=False)
+class Parameters:
+    """A snapshot of the parameters of one shard: it never changes after it has been handed out."""
+
+    values: Tensor
+    version: int
+    """How many updates made it."""
+    shard: Shard
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire."""
+        return self.values.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Samples that were drawn and loaded, ready for `gradient(batch=…)`."""
+
+    indices: Tensor
+    samples: int
+
+
+Body = Union[Gradient, Parameters, "Tensor", None]
+"""What a message or a collective may carry."""
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """What `receive()` returns.
+
+    Every message also carries what its sender knows of the run's progress. It is taken in when the message
+    is awaited, so that nodes which have awaited the same things agree on whether training goes on.
+    """
+
+    sender: Address
+    body: Body
+    samples: int
+    """The samples of all updates the sender has made or heard of."""
+    stop: bool
+    """Whether the sender thinks that the run is to end, whatever the count."""
+
+    @property
+    def gradient(self) -> Gradient:
+        """The body, which must be a gradient."""
+        assert isinstance(self.body, Gradient), f"{self.sender.name} sent {type(self.body).__name__}"
+        return self.body
+
+    @property
+    def parameters(self) -> Parameters:
+        """The body, which must be parameters."""
+        assert isinstance(self.body, Parameters), f"{self.sender.name} sent {type(self.body).__name__}"
+        return self.body

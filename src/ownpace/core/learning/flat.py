@@ -1,0 +1,245 @@
+"""A model seen as one flat vector of parameters, so that a transfer is one tensor and a step is one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.values import Shard
+from ownpace.core.learning.cuda_graphs import CapturedGradients
+from ownpace.core.learning.task import Task
+
+Buffers = list[Tensor]
+"""One worker's copy of what a model keeps beside its parameters (BatchNorm's running statistics)."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One parameter tensor of a model and its range in the flat vector."""
+
+    name: str
+    start: int
+    stop: int
+    shape: torch.Size
+    channels_last: bool = False
+    """Whether its values lie in the order of torch's channels-last format, which cards prefer for convolutions."""
+
+    def view(self, part: Tensor) -> Tensor:
+        """Its range of a flat vector, in its own shape."""
+        if not self.channels_last:
+            return part.view(self.shape)
+        outputs, inputs, height, width = self.shape
+        return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+
+    def flatten(self, tensor: Tensor) -> Tensor:
+        """The other way round."""
+        return (tensor.permute(0, 2, 3, 1) if self.channels_last else tensor).reshape(-1)
+
+
+class Layout:
+    """Where each trainable parameter of a module lies in the flat vector, in network order.
+
+    >>> layout = Layout(nn.Linear(3, 2))
+    >>> [(layer.name, layer.start, layer.stop) for layer in layout.layers]
+    [('weight', 0, 6), ('bias', 6, 8)]
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not parameters:
+            raise InputError(f"{type(module).__name__} has no trainable parameters; there is nothing to train")
+        if len({p.dtype for _, p in parameters}) > 1:
+            given = ", ".join(sorted({str(p.dtype) for _, p in parameters}))
+            raise InputError(f"the model's parameters are of several types ({given}); convert them to one")
+        self._lay_out([(name, parameter.shape, _channels_last(parameter)) for name, parameter in parameters])
+
+    @classmethod
+    def of(cls, shapes: Sequence[tuple[str, torch.Size, bool]]) -> Layout:
+        """The layout of layers with these names and shapes, in this order; some of them channels-last."""
+        layout = cls.__new__(cls)
+        layout._lay_out(shapes)
+        return layout
+
+    def _lay_out(self, shapes: Sequence[tuple[str, torch.Size, bool]]) -> None:
+        layers, start = [], 0
+        for name, shape, channels_last in shapes:
+            layers.append(Layer(name, start, start + shape.numel(), shape, channels_last))
+            start += shape.numel()
+        self.layers = tuple(layers)
+        self.size = start
+        self._sizes = [layer.stop - layer.start for layer in layers]
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Each layer of a flat vector, in its own shape."""
+        parts = flat.split_with_sizes(self._sizes)
+        return [layer.view(part) for part, layer in zip(parts, self.layers, strict=True)]
+
+    def shards(self, count: int) -> tuple[Shard, ...]:
+        """Divide the vector into contiguous ranges of whole layers, of sizes as equal as that allows.
+
+        Raises:
+            InputError: There are fewer layers than shards.
+        """
+        if count > len(self.layers):
+            raise InputError(
+                f"{count} servers, but the model has only {len(self.layers)} layers to divide among them; use fewer"
+            )
+        ends = [0, *(layer.stop for layer in self.layers)]
+        cuts = [0]  # how many layers lie before each cut
+        for index in range(1, count):
+            allowed = range(cuts[-1] + 1, len(ends) - (count - index))
+            cuts.append(min(allowed, key=lambda cut: abs(ends[cut] - self.size * index / count)))
+        cuts.append(len(self.layers))
+        return tuple(Shard(i, ends[a], ends[b]) for i, (a, b) in enumerate(pairwise(cuts)))
+
+
+class FlatModel:
+    """A task's model, whose parameters can be pointed at any flat vector and whose gradient comes out flat."""
+
+    def __init__(self, task: Task, device: torch.device, autocast: torch.dtype | None = None) -> None:
+        self.task = task
+        self.autocast = autocast
+        self.module = task.model().to(device)
+        if device.type == "cuda":
+            self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.layout = Layout(self.module)
+        parameters = zip(self.layout.layers, self._trainable(), strict=True)
+        self.initial = torch.cat([layer.flatten(parameter.detach()) for layer, parameter in parameters])
+        self._parameters = self._trainable()
+        self._buffers = [
+            (submodule, name)
+            for submodule in self.module.modules()
+            for name, buffer in submodule.named_buffers(recurse=False)
+            if buffer is not None
+        ]
+        self._bound: Tensor | None = None
+        self.bind(self.initial, self.take_buffers())  # the module's own copy can go
+        self._seeds: dict[int, Tensor] = {}
+        self._hooked = False
+        self._by_layer: _ByLayer | None = None
+
+    def _trainable(self) -> list[nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def new_buffers(self) -> Buffers:
+        """A copy of the model's buffers, for one worker to keep as its own."""
+        return [submodule._buffers[name].clone() for submodule, name in self._buffers]  # type: ignore[union-attr]
+
+    def bind(self, values: Tensor, buffers: Buffers) -> None:
+        """Point the module at these parameters and buffers. Nothing is copied."""
+        if values is not self._bound:
+            for parameter, view in zip(self._parameters, self.layout.views(values), strict=True):
+                parameter.data = view
+            self._bound = values
+        for (submodule, name), buffer in zip(self._buffers, buffers, strict=True):
+            submodule._buffers[name] = buffer
+
+    def take_buffers(self) -> Buffers:
+        """The module's buffers as they are now; a module may have replaced some in its forward pass."""
+        return [submodule._buffers[name] for submodule, name in self._buffers]  # type: ignore[misc]
+
+    def gradient(self, inputs: Tensor, targets: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The sum over the samples of the per-sample gradients, flat (in `out`, if given), and their mean loss."""
+        loss, seed = self._forward(inputs, targets)
+        parts = torch.autograd.grad(loss, self._parameters, seed, allow_unused=True)
+        flat = [
+            torch.zeros_like(parameter).reshape(-1) if part is None else layer.flatten(part)
+            for layer, parameter, part in zip(self.layout.layers, self._parameters, parts, strict=True)
+        ]
+        return torch.cat(flat, out=out), loss.detach()
+
+    def capture(self, buffers: Buffers) -> CapturedGradients:
+        """Gradients of this model that are recorded on a card and replayed; `buffers` are those of the one worker."""
+        captured = CapturedGradients(self._into, self.initial)
+        self.bind(captured.values, buffers)
+        return captured
+
+    def _into(self, inputs: Tensor, targets: Tensor, out: Tensor) -> Tensor:
+        return self.gradient(inputs, targets, out)[1]
+
+    def gradient_by_layer(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        out: Tensor,
+        plus: Tensor | None,
+        on_layer: Callable[[int], None],
+    ) -> Tensor:
+        """The same, into `out`, added to `plus`; `on_layer` is called with each layer as soon as it is ready."""
+        self._by_layer = by_layer = _ByLayer(
+            self.layout.views(out), None if plus is None else self.layout.views(plus), on_layer
+        )
+        if not self._hooked:
+            self._hooked = True
+            for index, parameter in enumerate(self._parameters):
+                parameter.register_post_accumulate_grad_hook(partial(self._ready, index))
+        loss, seed = self._forward(inputs, targets)
+        try:
+            loss.backward(seed)
+        finally:
+            self._by_layer = None
+        for index in sorted(by_layer.missing, reverse=True):  # took no part in the loss
+            by_layer.take(index, None)
+        return loss.detach()
+
+    def _ready(self, index: int, parameter: Tensor) -> None:
+        if self._by_layer is not None:
+            self._by_layer.take(index, parameter.grad)
+            parameter.grad = None
+
+    def _forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean loss, and what to begin the backward pass with."""
+        samples = len(targets)
+        if self.autocast is None:
+            loss = self.task.objective(self.module, inputs, targets)
+        else:
+            with torch.autocast(inputs.device.type, self.autocast, cache_enabled=False):  # each weight is used once
+                loss = self.task.objective(self.module, inputs, targets)
+        # The sum is n times the mean: scaling the scalar where the backward pass begins costs nothing.
+        seed = self._seeds.get(samples)
+        if seed is None:
+            seed = self._seeds[samples] = torch.full_like(loss, samples)
+        return loss, seed
+
+    def mean_buffers(self, workers: Sequence[Buffers]) -> Buffers:
+        """One set of buffers for evaluation or saving: the mean over the workers (of counts: the largest)."""
+        return [
+            torch.stack(copies).mean(0) if copies[0].is_floating_point() else torch.stack(copies).amax(0)
+            for copies in zip(*workers, strict=True)
+        ]
+
+
+def _channels_last(parameter: Tensor) -> bool:
+    return (
+        parameter.dim() == 4
+        and parameter.is_contiguous(memory_format=torch.channels_last)
+        and not parameter.is_contiguous()
+    )
+
+
+class _ByLayer:
+    """Where the gradients of a backward pass go, layer by layer."""
+
+    def __init__(self, out: list[Tensor], plus: list[Tensor] | None, on_layer: Callable[[int], None]) -> None:
+        self._out = out
+        self._plus = plus
+        self._on_layer = on_layer
+        self.missing = set(range(len(out)))
+
+    def take(self, index: int, gradient: Tensor | None) -> None:
+        """One layer's gradient is there; None: it is zero."""
+        out = self._out[index]
+        if gradient is None:
+            out.zero_() if self._plus is None else out.copy_(self._plus[index])
+        elif self._plus is None:
+            out.copy_(gradient)
+        else:
+            torch.add(gradient, self._plus[index], out=out)
+        self.missing.discard(index)
+        self._on_layer(index)

@@ -1,0 +1,203 @@
+"""Any torch optimizer as a pure function of parameters, state and gradient: that is what makes *peeking* possible."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.contract.values import Shard
+from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.schedule import Schedule
+from ownpace.core.settings import not_negative, positive
+
+State = list[dict[str, Any]]
+"""An optimizer's state: one dictionary per parameter it knows."""
+Build = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+ELEMENTWISE: dict[str, Callable[..., Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "adamax": torch.optim.Adamax,
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "rmsprop": torch.optim.RMSprop,
+    "rprop": torch.optim.Rprop,
+    "asgd": torch.optim.ASGD,
+}
+"""Optimizers that treat each number by itself, so that one flat vector may stand for all layers."""
+_MOMENTUM = ("sgd", "rmsprop")
+_NO_DECAY = ("rprop",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """An optimizer by name, and its learning rate over the run."""
+
+    name: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Schedule = field(default_factory=Schedule)
+    custom: Build | None = None
+    """Makes a torch optimizer of parameters, in place of all of the above but the schedule."""
+
+    def __post_init__(self) -> None:
+        if self.name not in ELEMENTWISE:
+            raise unknown("optimizer", self.name, ELEMENTWISE)
+        positive(lr=self.lr)
+        not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        if self.momentum >= 1:
+            raise InputError(f"momentum is {self.momentum}; it must be below 1, as in 0.9")
+        if self.momentum and self.name not in _MOMENTUM:
+            raise InputError(f"momentum is {self.momentum}, but {self.name} has none; use it with sgd or rmsprop")
+        if self.weight_decay and self.name in _NO_DECAY:
+            raise InputError(f"weight_decay is {self.weight_decay}, but {self.name} has none; leave it at 0")
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """A torch optimizer over these parameters."""
+        if self.custom is not None:
+            return self.custom(parameters)
+        settings: dict[str, float] = {"lr": self.lr}
+        if self.momentum:
+            settings["momentum"] = self.momentum
+        if self.weight_decay:
+            settings["weight_decay"] = self.weight_decay
+        return ELEMENTWISE[self.name](parameters, **settings)
+
+
+class FlatOptimizer:
+    """A torch optimizer over one shard of the flat vector, holding no state of its own between calls.
+
+    An optimizer that treats each number by itself, with one group, sees the shard as a single vector: one
+    call a step, whatever the number of layers. Any other sees the layers as they are.
+    """
+
+    def __init__(self, layout: Layout, shard: Shard, like: Tensor, build: Build) -> None:
+        layers = [layer for layer in layout.layers if shard.start <= layer.start < shard.stop]
+        self._sizes = [layer.stop - layer.start for layer in layers]
+        self._layers = layers
+        self._whole = False
+        self._parameters = [nn.Parameter(view) for view in self._views(torch.empty_like(like))]
+        self._optimizer = build(self._parameters)
+        if isinstance(self._optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+            raise InputError(
+                f"{type(self._optimizer).__name__} cannot be used: it needs more than one dense gradient per step; "
+                "use SGD, Adam or another first-order optimizer"
+            )
+        if type(self._optimizer) in ELEMENTWISE.values() and len(self._optimizer.param_groups) == 1:
+            self._whole = True
+            self._parameters = [nn.Parameter(torch.empty_like(like))]
+            self._optimizer = build(self._parameters)
+        self.rates = [group["lr"] for group in self._optimizer.param_groups]
+        """The learning rate of each group, which `lr_factor` multiplies."""
+        group = self._optimizer.param_groups[0]
+        self._plain_sgd = (
+            self._whole
+            and type(self._optimizer) is torch.optim.SGD
+            and not (group["nesterov"] or group["dampening"] or group["maximize"])
+        )
+        self._initial = self._take_state()
+        self._let_go()
+
+    def initial_state(self) -> State:
+        """The state before the first step."""
+        return clone(self._initial)
+
+    def step(
+        self,
+        values: Tensor,
+        state: State,
+        total: Tensor,
+        *,
+        samples: int = 1,
+        lr_factor: float = 1.0,
+        donate: bool = False,
+        in_place: bool = False,
+    ) -> tuple[Tensor, State]:
+        """One step from `values` and `state`: returns new ones and leaves `values` as it was.
+
+        Args:
+            values: The parameters, flat.
+            state: The optimizer's state that belongs to them.
+            total: The sum of the samples' gradients, flat.
+            samples: How many they were.
+            lr_factor: By what the optimizer's learning rates are multiplied.
+            donate: `state` may be overwritten, because nobody needs it any more.
+            in_place: And so may `values`.
+        """
+        if self._plain_sgd:
+            return self._sgd(values, state, total, samples, lr_factor, donate, in_place)
+        values = values if in_place else values.clone()
+        views = zip(self._parameters, self._views(values), self._views(total / samples), strict=True)
+        for parameter, view, part in views:
+            parameter.data = view
+            parameter.grad = part
+        state = state if donate else clone(state)
+        for parameter, entry in zip(self._parameters, state, strict=True):
+            if entry:
+                self._optimizer.state[parameter] = entry
+        for group, lr in zip(self._optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = lr * lr_factor
+        self._optimizer.step()
+        torch.autograd.graph.increment_version(values)  # it was changed through `.data`, which does not tell
+        self._let_go()
+        return values, self._take_state()
+
+    def _sgd(
+        self,
+        values: Tensor,
+        state: State,
+        total: Tensor,
+        samples: int,
+        lr_factor: float,
+        donate: bool,
+        in_place: bool,
+    ) -> tuple[Tensor, State]:
+        """SGD, which everything is compared with, written out: the same numbers for half the memory traffic."""
+        group = self._optimizer.param_groups[0]
+        lr, momentum, decay = self.rates[0] * lr_factor, group["momentum"], group["weight_decay"]
+        buffer = state[0].get("momentum_buffer")
+        if buffer is None:
+            buffer = total / samples
+        else:
+            buffer = buffer.mul_(momentum) if donate else buffer * momentum
+            buffer.add_(total, alpha=1 / samples)
+        if decay:
+            buffer.add_(values, alpha=decay)
+        values = values.add_(buffer, alpha=-lr) if in_place else torch.add(values, buffer, alpha=-lr)
+        return values, [{"momentum_buffer": buffer}] if momentum else [{}]
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        if self._whole:
+            return [flat]
+        parts = flat.split_with_sizes(self._sizes)
+        return [layer.view(part) for part, layer in zip(parts, self._layers, strict=True)]
+
+    def _let_go(self) -> None:
+        """Keep no memory between calls: parameters and gradients are the caller's."""
+        for parameter in self._parameters:
+            parameter.data = parameter.data.new_empty(0)
+            parameter.grad = None
+
+    def _take_state(self) -> State:
+        state = [self._optimizer.state.get(parameter, {}) for parameter in self._parameters]
+        self._optimizer.state.clear()
+        return state
+
+
+def clone(state: State) -> State:
+    """A copy of a state, sharing nothing with it."""
+    return [
+        {key: value.clone() if isinstance(value, Tensor) else copy.copy(value) for key, value in entry.items()}
+        for entry in state
+    ]

@@ -1,0 +1,1 @@
+"""How a run comes about, and how it ends."""

@@ -1,0 +1,247 @@
+"""Where the processes of a run find each other: torchrun's environment, a store, an address to listen on, a key."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import socket
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore
+
+from ownpace.core.contract.errors import InputError, MachineDied
+from ownpace.engines.process.talk.mailbox import RunKey
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+LOOPBACK = "127.0.0.1"
+TIMEOUT_S = 30.0
+_joins = 0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What torchrun says of this process."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    group_rank: int
+    """The host's number."""
+    group_world_size: int
+
+    @classmethod
+    def read(cls) -> Environment | None:
+        """Torchrun's word, or None if it did not start this process.
+
+        Raises:
+            InputError: It says only half of what is needed.
+        """
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            return None
+        world_size = _number("WORLD_SIZE")
+        local_world_size = _number("LOCAL_WORLD_SIZE", world_size)
+        environment = cls(
+            rank=_number("RANK"),
+            world_size=world_size,
+            local_rank=_number("LOCAL_RANK", _number("RANK")),
+            local_world_size=local_world_size,
+            group_rank=_number("GROUP_RANK", 0),
+            group_world_size=_number("GROUP_WORLD_SIZE", 1 if local_world_size == world_size else 2),
+        )
+        if not 0 <= environment.rank < environment.world_size:
+            raise InputError(
+                f"RANK is {environment.rank} and WORLD_SIZE is {environment.world_size}; ranks count from 0"
+            )
+        return environment
+
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether there is more than one host."""
+        return self.group_world_size > 1 or self.local_world_size < self.world_size
+
+
+def _number(name: str, default: int | None = None) -> int:
+    text = os.environ.get(name, "" if default is None else str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{name} is '{text}'; it must be a whole number, as torchrun sets it") from None
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """All that a process needs to take part. It can be sent to helpers as JSON."""
+
+    store_host: str
+    store_port: int
+    prefix: str
+    secret: str
+    host: str
+    """The address of this machine that its nodes listen on."""
+    backend: str = "gloo"
+    timeout_s: float = TIMEOUT_S
+
+    def open_store(self) -> Store:
+        """A connection to the store.
+
+        Raises:
+            MachineDied: Nobody answers.
+        """
+        try:
+            store = TCPStore(
+                self.store_host,
+                self.store_port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=self.timeout_s),
+            )
+        except RuntimeError as error:
+            raise unreachable(self.store_host, self.store_port, self.timeout_s, error) from None
+        return PrefixStore(self.prefix, store)
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.secret)
+
+
+def unreachable(host: str, port: int, timeout_s: float, error: Exception) -> Exception:
+    """The error for a rendezvous that failed, by its cause."""
+    text = str(error)
+    if "EADDRINUSE" in text or "address already in use" in text.lower():
+        return InputError(
+            f"port {port} on {host} is in use; choose another with torchrun's --master-port (or MASTER_PORT)"
+        )
+    return MachineDied(
+        f"nobody answers at the rendezvous {host}:{port} within {timeout_s:g} s; is rank 0 up, and are MASTER_ADDR "
+        "and MASTER_PORT those of its machine?"
+    )
+
+
+def local_store() -> tuple[TCPStore, int]:
+    """A store that only this machine can reach, and the port it listens on."""
+    listening = socket.socket()
+    listening.bind((LOOPBACK, 0))
+    listening.listen(1024)
+    port = listening.getsockname()[1]
+    store = TCPStore(
+        LOOPBACK,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),  # the store closes it: a second close would hit what has its number then
+    )
+    return store, port
+
+
+def meet(environment: Environment, timeout_s: float = TIMEOUT_S) -> tuple[Store, Meeting]:
+    """Meet the other ranks that torchrun started.
+
+    Returns:
+        The store they share, and what helpers of this process need to come, too.
+    """
+    global _joins
+    _joins += 1
+    master = os.environ.get("MASTER_ADDR", LOOPBACK)
+    port = _number("MASTER_PORT", 29500)
+    run, restart = os.environ.get("TORCHELASTIC_RUN_ID", ""), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"ownpace/{run}/{restart}/{_joins}"
+    if environment.rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        _await_master(master, port, timeout_s)
+    try:
+        base, _, _ = next(
+            dist.rendezvous("env://", environment.rank, environment.world_size, timeout=timedelta(seconds=timeout_s))
+        )
+    except (RuntimeError, ValueError) as error:
+        failure = unreachable(master, port, timeout_s, error)
+        if environment.rank == 0 and isinstance(failure, MachineDied):
+            failure = _incomplete(environment, timeout_s)
+        raise failure from None
+    store = PrefixStore(prefix, base)
+    host = LOOPBACK
+    if environment.spans_hosts:
+        host = _address_towards(master, port)
+        if ipaddress.ip_address(host).is_global and not os.environ.get("OWNPACE_ALLOW_PUBLIC"):
+            raise InputError(
+                f"this host would listen on {host}, a public address, and collectives are not encrypted; use a private "
+                "network or a VPN, or set OWNPACE_ALLOW_PUBLIC=1 if a firewall protects it"
+            )
+    return store, Meeting(master, port, prefix, _agree_on_key(store, environment, timeout_s), host, "gloo", timeout_s)
+
+
+def common_backend(store: Store, environment: Environment, able: str) -> str:
+    """NCCL if all ranks are able to, else gloo."""
+    store.set(f"backend/{environment.rank}", able)
+    ranks = range(environment.world_size)
+    return "nccl" if all(store.get(f"backend/{rank}").decode() == "nccl" for rank in ranks) else "gloo"
+
+
+def _incomplete(environment: Environment, timeout_s: float) -> MachineDied:
+    return MachineDied(f"not all {environment.world_size} ranks came within {timeout_s:g} s; did all of them start?")
+
+
+def _await_master(host: str, port: int, timeout_s: float) -> None:
+    """Wait until rank 0 listens. The store's own attempts take twice as long as they are told to, and are noisy.
+
+    Raises:
+        MachineDied: It does not in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=max(0.1, deadline - time.monotonic())).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise unreachable(host, port, timeout_s, error) from None
+            time.sleep(0.1)
+
+
+def _agree_on_key(store: Store, environment: Environment, timeout_s: float) -> str:
+    """The user's key, or one that rank 0 makes for this run and hands out through the store.
+
+    All ranks show each other a few bits of theirs: enough to tell two keys apart, not enough to guess one by.
+
+    Raises:
+        InputError: They have different keys.
+        MachineDied: Somebody did not come.
+    """
+    given = os.environ.get("OWNPACE_KEY", "")
+    ranks = range(environment.world_size)
+    store.set(f"mark/{environment.rank}", hashlib.sha256(f"ownpace mark {given}".encode()).hexdigest()[:4])
+    if environment.rank == 0:
+        store.set("key", "" if given else RunKey.new().secret)
+    try:
+        marks = store.multi_get([f"mark/{rank}" for rank in ranks])
+        key = given or store.get("key").decode()
+        store.set(f"seen/{environment.rank}", "")
+        if environment.rank == 0:  # its store ends with it
+            store.wait([f"seen/{rank}" for rank in ranks])
+    except RuntimeError:
+        raise _incomplete(environment, timeout_s) from None
+    others = [rank for rank in ranks if marks[rank] != marks[0]]
+    if others:
+        raise InputError(
+            f"rank 0 and rank{'s' * (len(others) > 1)} {', '.join(map(str, others))} have different run keys; give all "
+            "ranks the same OWNPACE_KEY, or none, so that one is made for the run"
+        )
+    return key
+
+
+def _address_towards(host: str, port: int) -> str:
+    """This machine's address on the network through which it reaches a host."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise MachineDied(f"this host has no way to {host}: {error}; check MASTER_ADDR and the network") from None

@@ -1,0 +1,67 @@
+"""Counts that all workers share: whose turn it is in the queue of samples."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ownpace.core.learning.sampling import Take
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+_KEY = "counter"
+_COUNT = struct.Struct("<q")
+
+
+class Counters:
+    """Any number of counts, by number, all zero at first.
+
+    On one host they stand in a small file, which is locked for each change: 7 µs, where asking the store takes a turn
+    of another process (30 µs where there is a core for it, 240 where there is none). Several hosts ask the store.
+    """
+
+    def __init__(self, store: Store, *, first: bool, spans_hosts: bool) -> None:
+        self._store = store
+        self._file: int | None = None
+        self._path = ""
+        if not spans_hosts:
+            if first:
+                self._file, self._path = tempfile.mkstemp(prefix="ownpace-")
+                store.set(_KEY, self._path)
+            else:
+                self._file = os.open(store.get(_KEY).decode(), os.O_RDWR)
+
+    def forget_path(self) -> None:
+        """Everybody has opened the file: its name can go, so that nothing is left of it when the last one ends."""
+        if self._path:
+            Path(self._path).unlink()
+            self._path = ""
+
+    def taking(self, number: int) -> Take:
+        """Takes so many places in that count, and returns the first."""
+        if self._file is None:
+            return lambda places: int(self._store.add(f"count/{number}", places)) - places
+        return lambda places: self._take(8 * number, places)
+
+    def _take(self, offset: int, places: int) -> int:
+        assert self._file is not None
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            known = os.pread(self._file, 8, offset)
+            start = _COUNT.unpack(known)[0] if len(known) == 8 else 0
+            os.pwrite(self._file, _COUNT.pack(start + places), offset)
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+        return int(start)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self.forget_path()
+            os.close(self._file)
+            self._file = None

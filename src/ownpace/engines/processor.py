@@ -1,0 +1,72 @@
+"""How long a worker takes by the fleet's prescription: pace, jitter, slow-downs and pauses."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+import numpy as np
+
+from ownpace.core.learning.seeds import Purpose, seed_for
+from ownpace.fleet import WorkerMachine
+
+_BLOCK = 64
+
+
+class Processor:
+    """One worker's machine. It computes one thing at a time, and beside that loads one thing at a time."""
+
+    __slots__ = (
+        "_changes",
+        "_compute_free_s",
+        "_edges",
+        "_factors",
+        "_jitter",
+        "_load_free_s",
+        "_rng",
+        "_samples_per_s",
+        "io_s_per_sample",
+    )
+
+    def __init__(self, worker: WorkerMachine, rank: int, seed: int) -> None:
+        machine = worker.machine
+        assert machine.samples_per_s is not None, "a machine without a pace has no prescription"
+        self.io_s_per_sample = machine.io_s_per_sample
+        self._samples_per_s = machine.samples_per_s
+        self._jitter = machine.jitter
+        self._rng = np.random.default_rng(seed_for(seed, Purpose.JITTER, rank)) if machine.jitter else None
+        self._factors = array("d")
+        self._changes = worker.rate_changes if any(rate != 1 for _, rate in worker.rate_changes) else ()
+        self._edges = [edge for edge, _ in self._changes]
+        self._compute_free_s = 0.0
+        self._load_free_s = 0.0
+
+    def load(self, ready_s: float, samples: int) -> tuple[float, float]:
+        """When loading samples starts and ends."""
+        start = max(ready_s, self._load_free_s)
+        self._load_free_s = self._finish(start, samples * self.io_s_per_sample)
+        return start, self._load_free_s
+
+    def compute(self, ready_s: float, samples: int) -> tuple[float, float]:
+        """When a micro-batch that is ready to go at `ready_s` starts and ends."""
+        work_s = samples / self._samples_per_s
+        if self._rng is not None:
+            if not self._factors:
+                self._factors.frombytes((1 + self._jitter * np.abs(self._rng.standard_normal(_BLOCK))).tobytes())
+            work_s *= self._factors.pop()
+        free = self._compute_free_s
+        start = ready_s if ready_s > free else free
+        end = self._compute_free_s = self._finish(start, work_s) if self._changes else start + work_s
+        return start, end
+
+    def _finish(self, time: float, work_s: float) -> float:
+        """When `work_s` seconds of undisturbed work, begun at `time`, are done: the pace may change meanwhile."""
+        if not self._changes or not work_s:
+            return time + work_s
+        index = bisect_right(self._edges, time)
+        rate = self._changes[index - 1][1]
+        while index < len(self._changes) and (self._edges[index] - time) * rate < work_s:
+            work_s -= (self._edges[index] - time) * rate
+            time, rate = self._changes[index]
+            index += 1
+        return time + work_s / rate

@@ -1,0 +1,111 @@
+"""Learning in virtual time: workers in lock-step share their steps; or nobody learns, and time alone passes."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ownpace.core.contract.values import Gradient, Shard
+from ownpace.core.learning.flat import Buffers, Layout
+from ownpace.core.learning.optimizer import FlatOptimizer, OptimizerSpec, State, clone
+from ownpace.core.learning.task import Score, Task
+
+
+class Replica:
+    """Parameters and the optimizer state that belongs to them, never changed once made.
+
+    Workers that hold the same one and take the same step get the same next one: it is computed once. So N
+    workers in lock-step cost as much as one.
+    """
+
+    __slots__ = ("_next", "_states", "holders", "values")
+
+    def __init__(self, values: Tensor, states: dict[int, State] | None = None, holders: int = 1) -> None:
+        self.values = values
+        self._states = {} if states is None else states
+        self.holders = holders
+        self._next: tuple[Gradient, float, Replica] | None = None
+
+    def state(self, optimizer: FlatOptimizer, memory: int = 0) -> State:
+        """The optimizer's state; parameters that were just put here have a fresh one."""
+        if memory not in self._states:
+            self._states[memory] = optimizer.initial_state()
+        return self._states[memory]
+
+    def at(self, values: Tensor) -> Replica:
+        """Other parameters with the same state; whoever called now holds that one instead of this."""
+        self.holders -= 1
+        states = self._states if self.holders == 0 else {key: clone(state) for key, state in self._states.items()}
+        return Replica(values, states)
+
+    def peek(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Tensor:
+        """The parameters after one step that nobody takes."""
+        state = self.state(optimizer)
+        return optimizer.step(self.values, state, gradient.total, samples=gradient.samples, lr_factor=lr_factor)[0]
+
+    def step(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float, memory: int = 0) -> Replica:
+        """The replica after one step; whoever called now holds that one instead of this."""
+        if self._next is None or self._next[0] is not gradient or self._next[1] != lr_factor:
+            values, state = optimizer.step(
+                self.values,
+                self.state(optimizer, memory),
+                gradient.total,
+                samples=gradient.samples,
+                lr_factor=lr_factor,
+                donate=self.holders == 1,
+            )
+            self._next = gradient, lr_factor, Replica(values, {**self._states, memory: state}, 0)
+        following = self._next[2]
+        self.holders -= 1
+        following.holders += 1
+        return following
+
+
+class Learning(Protocol):
+    """What a run needs to know of the model it trains."""
+
+    layout: Layout
+    initial: Tensor
+
+    def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
+        """The optimizer of one shard."""
+
+    def new_buffers(self) -> Buffers:
+        """One worker's buffers."""
+
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
+        """The sum of the samples' gradients, and of their losses."""
+
+    def score(self, values: Tensor, buffers: list[Buffers]) -> Score | None:
+        """How good the parameters are, with the mean of the workers' buffers."""
+
+    def export(self, values: Tensor, buffers: list[Buffers]) -> dict[str, Tensor]:
+        """The model by names, ready to be saved."""
+
+
+class TimingOnly:
+    """No gradients: tensors have sizes but no contents (torch's meta device), and steps change nothing."""
+
+    def __init__(self, task: Task) -> None:
+        model = task.model()
+        self.layout = Layout(model)
+        dtype = next(p.dtype for p in model.parameters() if p.requires_grad)
+        self.initial = torch.empty(self.layout.size, dtype=dtype, device="meta")
+
+    def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
+        raise AssertionError("where only time is simulated, nobody steps")
+
+    def new_buffers(self) -> Buffers:
+        return []
+
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
+        return self.initial, math.nan
+
+    def score(self, values: Tensor, buffers: list[Buffers]) -> None:
+        return None
+
+    def export(self, values: Tensor, buffers: list[Buffers]) -> dict[str, Tensor]:
+        return {}
