@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -54,6 +55,8 @@ class Job:
     detail: bool = True
     """Whether every compute, transfer, wait and update is recorded, or only evaluations and sums."""
     device: str = "cpu"
+    log_folder: Path | None = None
+    """On processes: where each node writes its log, if it is to."""
     labels: dict[str, str] = field(default_factory=dict)
     """What to call algorithm, task and model in the records."""
 
