@@ -1,4 +1,4 @@
-"""The run in numbers, the same for both engines: sums of updates, evaluations, the target, divergence, the last record."""
+"""The run in numbers, for both engines: sums of updates, evaluations, the target, divergence, the last record."""
 
 from __future__ import annotations
 

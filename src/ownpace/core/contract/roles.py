@@ -84,7 +84,7 @@ class Node(Protocol):
         """As `all_reduce`, but only `to` gets the sum; the others get None. Whoever passes None adds nothing."""
 
     def broadcast(self, body: B | None, root: Address, group: Group) -> Pending[B]:
-        """Start sending `root`'s body to every member. The others pass None for a gradient; for a tensor, one like it."""
+        """Start sending `root`'s body to every member. The others pass None for a gradient, or a tensor like its."""
 
 
 class Learner(Node, Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Union
 
@@ -15,6 +15,10 @@ Role = Literal["worker", "server", "communicator"]
 Notes = Mapping[str, float]
 """Numbers by name."""
 NO_NOTES: Notes = MappingProxyType({})
+
+
+def _no_notes() -> Notes:
+    return NO_NOTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +89,10 @@ class Gradient:
     versions: tuple[int, ...]
     """The version of the parameters it was computed at, one for each shard (the oldest, if several were added)."""
     loss: float | Tensor = math.nan
-    """The sum of the samples' losses; on a card, a tensor, so that nobody has to wait for it."""
+    """The sum of the samples' losses; on a GPU, a tensor, so that nothing has to wait for it."""
     seconds: float = 0.0
     """Time spent on computing it, before any transfer."""
-    notes: Notes = NO_NOTES
+    notes: Notes = field(default_factory=_no_notes)
     """A few numbers with names that travel along and are summed in collectives: norms, say."""
     contributions: tuple[Contribution, ...] = ()
     """For the sum of a collective: what each member of the group contributed, in the group's order."""
@@ -117,6 +121,10 @@ class Gradient:
         if factor == 1:
             return self
         return Gradient(self.total * factor, self.samples, self.versions, self.loss, self.seconds, self.notes)
+
+    def with_mean(self, mean: Tensor) -> Gradient:
+        """The gradient of the same samples, corrected: this is the mean over them."""
+        return Gradient(mean * self.samples, self.samples, self.versions, self.loss, self.seconds, self.notes)
 
     def part(self, shard: Shard) -> Gradient:
         """The layers of one shard, as a view."""
@@ -213,7 +221,7 @@ class Message:
     """The samples of all updates the sender has made or heard of."""
     stop: bool
     """Whether the sender thinks that the run is to end, whatever the count."""
-    notes: Notes = NO_NOTES
+    notes: Notes = field(default_factory=_no_notes)
     """The numbers that were sent along, by name."""
 
     @property
