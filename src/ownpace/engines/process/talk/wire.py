@@ -16,7 +16,7 @@ import json
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -48,7 +48,7 @@ class Packet:
     """A message as it travels: its body, and what the sender knows of the run."""
 
     body: Body = None
-    notes: Notes = NO_NOTES
+    notes: Notes = field(default_factory=lambda: NO_NOTES)
     samples: int = 0
     stop: bool = False
     sent_s: float = 0.0
