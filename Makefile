@@ -29,7 +29,7 @@ check: .venv/ready  ## lint, format, types, import contracts, spelling
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > .venv/contracts.txt || { cat .venv/contracts.txt; exit 1; }
 	$(BIN)/codespell src docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
-	@sh scripts/sizes
+	$(BIN)/python scripts/figures.py
 
 bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a machine that does nothing else
 	$(BIN)/python benchmarks/clocks.py
