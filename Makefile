@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-slow check bench claims clean
+.PHONY: help demo test test-slow check format coverage journeys bench claims clean
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -30,6 +30,9 @@ check: .venv/ready  ## lint, format, types, import contracts, spelling
 	$(BIN)/lint-imports --no-cache > .venv/contracts.txt || { cat .venv/contracts.txt; exit 1; }
 	$(BIN)/codespell src docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
 	$(BIN)/python scripts/figures.py
+
+journeys: .venv/ready  ## the files one has to open to follow a run, and one step of the drop-in
+	$(BIN)/python scripts/journeys.py
 
 bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a machine that does nothing else
 	$(BIN)/python benchmarks/clocks.py
