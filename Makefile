@@ -23,6 +23,14 @@ test-slow: .venv/ready  ## the tests that take long
 test: check  ## checks and all tests but the slow ones
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
+# Absolute, because forked processes write next to it and tests change the working directory.
+coverage: export COVERAGE_FILE = $(CURDIR)/.coverage
+coverage: .venv/ready  ## lines of src that the tests reach, in all processes that they start
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -n 2 -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
 check: .venv/ready  ## lint, format, types, import contracts, spelling
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
