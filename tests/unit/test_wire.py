@@ -47,6 +47,11 @@ def there(packet: Packet, limits: Limits = LIMITS) -> Packet:
     return unpack(sent(packet), limits)
 
 
+def tensor_of(packet: Packet) -> torch.Tensor:
+    assert isinstance(packet.body, torch.Tensor)
+    return packet.body
+
+
 # ---- what is sent comes ----
 
 
@@ -111,7 +116,7 @@ def test_words_about_the_run_with_a_tensor_or_without(control, numel, dtype):
     came = there(Packet(body, control=control))
     assert came.control == control
     assert (came.body is None) == (body is None)
-    assert body is None or torch.equal(came.body, body)
+    assert body is None or torch.equal(tensor_of(came), body)
 
 
 def test_a_message_may_be_empty():
@@ -125,13 +130,13 @@ def test_large_tensors_go_in_pieces_and_are_whole_again(extra):
     frames = sent(Packet(tensor))
     assert max(len(frame.buffer) for frame in frames) == wire.PIECE
     assert len(frames) == 2 + (4 if extra > 0 else 3)
-    assert torch.equal(unpack(frames, Limits(SHARDS, tensor.numel())).body, tensor)
+    assert torch.equal(tensor_of(unpack(frames, Limits(SHARDS, tensor.numel()))), tensor)
 
 
 def test_what_came_is_the_receivers_own():
     tensor = values(12, torch.float32)
     frames = [zmq.Frame(bytes(frame)) for frame in pack(Packet(tensor))]
-    first, second = unpack(frames, LIMITS).body, unpack(frames, LIMITS).body
+    first, second = tensor_of(unpack(frames, LIMITS)), tensor_of(unpack(frames, LIMITS))
     first.zero_()
     assert torch.equal(second, tensor)
 
@@ -282,7 +287,7 @@ def test_letters_come_in_order_and_whole(posts):
 
     writer = threading.Thread(target=write)
     writer.start()
-    came = []
+    came: list[Packet] = []
     while not came or not came[-1].stop:
         letter = here.receive(10)
         assert letter is not None
@@ -290,7 +295,7 @@ def test_letters_come_in_order_and_whole(posts):
         came.append(unpack(letter[1], limits))
     writer.join()
     assert [packet.samples for packet in came[:number]] == list(range(number))
-    assert torch.equal(came[number].body, large)
+    assert torch.equal(tensor_of(came[number]), large)
     assert len(came) == number + 2
     assert not here.waiting
     here.send("there", Packet(samples=1))
@@ -371,7 +376,7 @@ def test_nothing_is_unpickled(path):
     """But by multiprocessing, over a pipe to the launcher's own children."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     if path.stem != "launch":  # which says what cannot be handed to a child
         assert not imported & {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
@@ -392,21 +397,27 @@ def test_nothing_is_unpickled(path):
 def test_large_tensors_lie_in_shared_memory_and_small_ones_do_not(monkeypatch):
     """Between posts that know each other to be on one host; every value comes through, again and again."""
     key = RunKey.new()
-    posts = {}
+    posts: dict[str, Post] = {}
     for name in ("here", "there"):
         posts[name] = Post(name, "127.0.0.1", key, lambda to: posts[to].card)
     laid = []
     lay_down = Post._lay_down
-    monkeypatch.setattr(Post, "_lay_down", lambda *given: laid.append(lay_down(*given)) or laid[-1])
+
+    def lay_down_and_tell(*given):
+        laid.append(lay_down(*given))
+        return laid[-1]
+
+    monkeypatch.setattr(Post, "_lay_down", lay_down_and_tell)
     limits = Limits((Shard(0, 0, 1_000_000),), 1_000_000)
     try:
         for number in range(1, 6):
             tensor = torch.full((200_000 * number,), float(number))  # it grows: new memory each time
             for body in (tensor, tensor[:10]):
                 posts["here"].send("there", Packet(body))
-                name, frames = posts["there"].receive(5.0)
-                assert name == "here"
-                assert torch.equal(unpack(frames, limits).body, body)
+                came = posts["there"].receive(5.0)
+                assert came is not None
+                assert came[0] == "here"
+                assert torch.equal(tensor_of(unpack(came[1], limits)), body)
             posts["there"].receive(0.0)  # what was read is taken now
         assert [place is not None for place in laid] == [True, False] * 5
     finally:
@@ -416,7 +427,7 @@ def test_large_tensors_lie_in_shared_memory_and_small_ones_do_not(monkeypatch):
 
 def test_what_is_not_taken_yet_is_not_overwritten():
     key = RunKey.new()
-    posts = {}
+    posts: dict[str, Post] = {}
     for name in ("here", "there"):
         posts[name] = Post(name, "127.0.0.1", key, lambda to: posts[to].card)
     limits = Limits((Shard(0, 0, 100_000),), 100_000)
@@ -424,8 +435,9 @@ def test_what_is_not_taken_yet_is_not_overwritten():
         for number in range(4):  # only the first can lie in the memory that they share
             posts["here"].send("there", Packet(torch.full((100_000,), float(number))))
         for number in range(4):
-            _, frames = posts["there"].receive(5.0)
-            assert unpack(frames, limits).body.eq(number).all()
+            came = posts["there"].receive(5.0)
+            assert came is not None
+            assert tensor_of(unpack(came[1], limits)).eq(number).all()
     finally:
         for post in posts.values():
             post.close(now=True)
@@ -444,6 +456,7 @@ def test_what_is_not_taken_yet_is_not_overwritten():
 def test_a_place_that_lies_is_refused(change, message):
     outgoing, incoming = shared_memory.Outgoing(), shared_memory.Incoming()
     place = outgoing.put([memoryview(bytes(1000))])
+    assert place is not None
     with pytest.raises(shared_memory.PlaceError, match=message):
         incoming.get("liar", change(place))
     assert bytes(incoming.get("friend", place).buffer) == bytes(1000)
