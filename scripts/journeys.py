@@ -7,7 +7,6 @@ and methods that `dataclass` writes do not count. Prints the files and their num
 
 from __future__ import annotations
 
-import inspect
 import os
 import subprocess
 import sys
@@ -47,10 +46,8 @@ class Recorder:
 
     def _counts(self, frame: FrameType) -> bool:
         code = frame.f_code
-        # Bodies of modules and classes are not CO_OPTIMIZED; a comprehension is part of the function it is in.
-        if not code.co_filename.startswith(str(SOURCE)) or not code.co_flags & inspect.CO_OPTIMIZED:
-            return False
-        return (not code.co_name.startswith("<") or code.co_name == "<lambda>") and not is_importing(frame)
+        ours = code.co_filename.startswith(str(SOURCE))
+        return ours and code.co_name != "<module>" and not is_importing(frame)
 
 
 class FileRecorder(Recorder):

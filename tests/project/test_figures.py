@@ -53,14 +53,14 @@ def test_large_classes(tmp_path, text, expected):
 def test_levels_of_inheritance_end_in_engines_and_leave_out_protocols_and_errors(tmp_path):
     result = measure(
         tmp_path,
-        core_a="class Role(Protocol): ...\nclass Address: ...\n",
+        core_a="class Role(Protocol): ...\nclass Worker(Role, Protocol): ...\nclass Address: ...\n",
         engines_a="class AError(Exception): ...\nclass B(AError): ...\nclass C(B): ...\nclass D(C): ...\n",
-        engines_b="from ownpace.core.a import Address as Base, Role\nclass Node(Base, Role): ...\n",
-        engines_c="from ownpace.engines.b import Node\nclass Worker(Node): ...\n",
-        fleet_d="from ownpace.engines.c import Worker\nclass Elsewhere(Worker): ...\n",
+        engines_b="from ownpace.core.a import Address as Base, Worker\nclass Node(Base, Worker): ...\n",
+        engines_c="from ownpace.engines.b import Node\nclass RealWorker(Node): ...\n",
+        fleet_d="from ownpace.engines.c import RealWorker\nclass Elsewhere(RealWorker): ...\n",
     )
     assert now(result, "levels of inheritance in engines/") == "3"
-    assert "Address ← Node ← Worker" in result.stdout
+    assert "Address ← Node ← RealWorker" in result.stdout
 
 
 def test_any_counts_uses_but_not_the_import(tmp_path):
