@@ -36,7 +36,9 @@ def run(capfd, *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stopped:
         main(list(arguments))
     out, err = capfd.readouterr()
-    return stopped.value.code, out, err
+    code = stopped.value.code
+    assert isinstance(code, int)
+    return code, out, err
 
 
 def test_train_writes_a_folder_and_prints_json_last(capfd, tmp_path):
