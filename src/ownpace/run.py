@@ -27,7 +27,7 @@ from ownpace.engines import ENGINES, Job, is_main_process, num_ranks
 from ownpace.engines.job import Evaluate, OnProgress, Precision
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.report.summary import Summary, SummaryBuilder
-from ownpace.tasks import make_task, models_of
+from ownpace.tasks import TASKS, make_task
 
 DEFAULT_EPOCHS = 20
 MOST_SAMPLES = 10**15
@@ -133,7 +133,7 @@ class Config:
             labels={
                 "algorithm": self.algorithm if isinstance(self.algorithm, str) else type(self.algorithm).__name__,
                 "task": self.task if isinstance(self.task, str) else type(self.task).__name__,
-                "model": self.model or (models_of(self.task)[0] if isinstance(self.task, str) else ""),
+                "model": self.model or (TASKS[self.task].models[0] if isinstance(self.task, str) else ""),
             },
         )
 

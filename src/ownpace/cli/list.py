@@ -12,7 +12,7 @@ from rich.table import Table
 from ownpace.algorithms import ALGORITHMS
 from ownpace.core.settings import describe
 from ownpace.fleet import PRESETS
-from ownpace.tasks import TASKS, models_of
+from ownpace.tasks import TASKS, parameters_of
 
 
 def list_(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
@@ -21,8 +21,8 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON o
     tasks = {
         name: {
             "about": _first_line(cls),
-            "models": list(models_of(name)),
-            "parameters": {key: value for key, value in describe(cls).items() if key != "model_name"},
+            "models": list(cls.models),
+            "parameters": parameters_of(cls),
         }
         for name, cls in TASKS.items()
     }
