@@ -158,7 +158,7 @@ def test_help_teaches(capfd, arguments):
         ("trian", ["trian", "--help"]),
         ("compare --algorithms sync,snyc", ["unknown algorithm 'snyc'"]),
         ("compare --algorithms sync,sync", ["each once"]),
-        ("compare --seeds a", ["--seed was given 'a'"]),
+        ("compare --seeds a", ["--seeds was given 'a'"]),
         ("compare -p staleness=3", ["say for which algorithm"]),
         ("compare -p state.staleness=3", ["unknown algorithm in -p: 'state'"]),
     ],

@@ -12,6 +12,7 @@ from ownpace.core.contract.errors import InputError, unknown
 
 T = TypeVar("T")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", types.NoneType: "None"}
+_WORDS[Mapping] = "a mapping of names to values"
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -89,6 +90,17 @@ def fits(value: object, hint: object) -> bool:
     kind = origin or hint
     assert isinstance(kind, type), hint
     return isinstance(value, kind)
+
+
+def choices(hint: object) -> tuple[str, ...]:
+    """The values that a Literal, or an optional one, allows; of other types none.
+
+    >>> choices(Literal["a", "b"] | None), choices(str)
+    (('a', 'b'), ())
+    """
+    if typing.get_origin(hint) is Literal:
+        return typing.get_args(hint)
+    return tuple(choice for option in typing.get_args(hint) for choice in choices(option))
 
 
 def describe_type(hint: object) -> str:
