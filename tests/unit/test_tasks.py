@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from ownpace.core.contract.errors import InputError
-from ownpace.tasks import TASKS, Cifar10, Digits, Mnist, Quadratic, Svmlight, make_task
+from ownpace.tasks import TASKS, Cifar10, Digits, Mnist, Quadratic, Svmlight, make_task, models_of
 from ownpace.tasks.files import DataFiles, locate
 from ownpace.tasks.images import read_idx
 from ownpace.tasks.models import IMAGE_MODELS
@@ -66,7 +66,7 @@ def write_mnist(root, count=30):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_offers_models(name):
-    assert TASKS[name].models
+    assert models_of(name)
 
 
 def test_digits_are_split_without_overlap():

@@ -21,6 +21,11 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
+def models_of(name: str) -> tuple[str, ...]:
+    """The models a task offers, its default first."""
+    return TASKS[name].models
+
+
 def make_task(name: str, model: str | None = None, parameters: Mapping[str, object] | None = None) -> Task:
     """The task of that name, with one of its models and these parameters, which may be strings.
 
@@ -40,7 +45,11 @@ def build_task(cls: type[Task], name: str, model: str | None, parameters: Mappin
     if model is not None and model not in cls.models:
         raise unknown(f"model for {name}", model, cls.models)
     chosen = model or next(iter(cls.models), None)
-    return _make(cls, name, chosen, tuple(sorted(parameters.items())))
+    given = tuple(sorted(parameters.items()))
+    try:
+        return _make(cls, name, chosen, given)
+    except TypeError:  # a list, say, of a file: it cannot be looked up
+        return _make.__wrapped__(cls, name, chosen, given)
 
 
 @lru_cache(maxsize=2)
@@ -64,5 +73,6 @@ __all__ = [
     "Svmlight",
     "build_task",
     "make_task",
+    "models_of",
     "parameters_of",
 ]
