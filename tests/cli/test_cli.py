@@ -23,15 +23,6 @@ KEYS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OWNPACE_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing answers there: no test goes online
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-
-
 def run(capfd, *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stopped:
         main(list(arguments))
