@@ -28,6 +28,8 @@ def ownpace(capfd) -> Callable[[str], Ran]:
         with pytest.raises(SystemExit) as stopped:
             main(arguments.split())
         out, err = capfd.readouterr()
-        return stopped.value.code, out, err
+        code = stopped.value.code
+        assert isinstance(code, int)
+        return code, out, err
 
     return run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_fields_that_the_job_takes_over_have_the_same_type_and_default_there():
 
 
 def test_everything_that_decides_a_run_reaches_its_job():
-    given = {
+    given: dict[str, Any] = {
         "batch_size": 16,
         "micro_batch": 4,
         "seconds": 3.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import textwrap
@@ -77,9 +78,7 @@ def slow(parameters):
 def own(tmp_path, monkeypatch):
     (tmp_path / "things_of_mine.py").write_text(textwrap.dedent(MODULE), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    import things_of_mine
-
-    return things_of_mine
+    return importlib.import_module("things_of_mine")
 
 
 def assert_runs_again(config: Config, folder: Path) -> None:

@@ -15,7 +15,7 @@ from ownpace.engines import Job
 from ownpace.run.config import help_of
 from ownpace.tasks import Quadratic
 
-SHORT = {"task": "quadratic", "samples": 200}
+SHORT = Config(task="quadratic", samples=200)
 
 
 def test_train_takes_every_field_by_name_with_its_type_and_default():
@@ -49,12 +49,12 @@ def test_train_documents_every_field():
 )
 def test_arguments_without_a_name_are_refused(given, message):
     with pytest.raises(InputError, match=message):
-        ownpace.train(given)
+        ownpace.train(given)  # type: ignore[call-arg]  # type checkers refuse it, too
 
 
 def test_unknown_arguments_are_named():
     with pytest.raises(InputError, match="unknown argument 'algoritm'; did you mean 'algorithm'"):
-        ownpace.train(algoritm="sync")
+        ownpace.train(algoritm="sync")  # type: ignore[call-arg]  # type checkers refuse it, too
 
 
 def test_one_job_is_made_for_a_run_and_handed_to_who_watches(monkeypatch, tmp_path):
@@ -67,10 +67,10 @@ def test_one_job_is_made_for_a_run_and_handed_to_who_watches(monkeypatch, tmp_pa
 
     monkeypatch.setattr(Config, "job", counted)
     seen: list[Job] = []
-    execute(Config(**SHORT), tmp_path / "r", on_start=seen.append)
+    execute(SHORT, tmp_path / "r", on_start=seen.append)
     assert len(made) == 1
     assert seen == made
-    execute(Config(**SHORT), job=made[0])
+    execute(SHORT, job=made[0])
     assert len(made) == 1
 
 
@@ -78,11 +78,11 @@ def test_the_code_of_an_early_end_is_in_the_summary(tmp_path):
     result = execute(Config(task="quadratic", lr=1e9), tmp_path / "r")
     assert result.error is not None
     assert result.summary.code == "diverged"
-    assert execute(Config(**SHORT)).summary.code is None
+    assert execute(SHORT).summary.code is None
 
 
 def test_all_files_of_a_run_can_be_read_by_the_same_people(tmp_path):
-    execute(Config(**SHORT), tmp_path)
+    execute(SHORT, tmp_path)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert set(modes) == {"config.json", "events.jsonl", "model.safetensors", "summary.json"}
     assert len(set(modes.values())) == 1, modes
