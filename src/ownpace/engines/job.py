@@ -55,10 +55,10 @@ class Job:
     detail: bool = True
     """Whether every compute, transfer, wait and update is recorded, or only evaluations and sums."""
     device: str = "cpu"
-    log_folder: Path | None = None
-    """On processes: where each node writes its log, if it is to."""
     labels: dict[str, str] = field(default_factory=dict)
     """What to call algorithm, task and model in the records."""
+    log_folder: Path | None = None
+    """Where each node of the process engine writes its log file (None: nowhere)."""
 
     @property
     def servers(self) -> tuple[ServerMachine, ...]:

@@ -13,7 +13,8 @@
     └── Interrupted                     interrupted      130     Ctrl-C, after what there is has been written
 
 Any other exception is a bug of ours and keeps its traceback (exit code 1). Errors travel between processes by their
-code, and what is decided because of one is decided by its class, never by its words.
+code, which also stands in the last record of a run's events: what is decided because of an error is decided by its
+class or code, never by its words.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class OwnpaceError(Exception):
     """The base of all errors that ownpace raises on purpose."""
 
     code: ClassVar[str] = "failed"
+    """How a run ended, for programs to read."""
     exit_code: ClassVar[int] = 1
     is_consequence: ClassVar[bool] = False
     """Whether it is what the failure of another node did to this one: there is a better explanation somewhere."""
