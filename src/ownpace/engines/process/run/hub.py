@@ -169,11 +169,11 @@ class Hub:
             self._told_to_stop = True
             self._tell(Stop())
 
-    def finish(self, reason: str) -> None:
+    def finish(self, error: OwnpaceError | None) -> None:
         """Evaluate what is left, and write the last record."""
         self._take_scores(final=True)
         now = 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
-        self.journal.end(self._ledger, now, reason, is_done=self.is_done)
+        self.journal.end(self._ledger, now, error, is_done=self.is_done)
 
     def say_goodbye(self) -> None:
         """Let all nodes go, knowing what became of the run."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ownpace.core.contract import events
+from ownpace.core.contract.errors import OwnpaceError
 from ownpace.engines.job import OnProgress, ProgressReport
 from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
 from ownpace.engines.process.run.evaluator import Evaluator
@@ -118,7 +119,7 @@ class Journal:
             return None
         return len(set(digests)) == 1
 
-    def end(self, ledger: Ledger, now: float, reason: str, *, is_done: bool) -> None:
+    def end(self, ledger: Ledger, now: float, error: OwnpaceError | None, *, is_done: bool) -> None:
         """Write the last record."""
         totals = self.totals
         seconds = totals.t if totals.closed or is_done else now if totals.updates else 0.0
@@ -126,7 +127,7 @@ class Journal:
         limit = self._config.limit_samples_per_s
         limit_samples_per_s = sum(work.pace for work in workers.values()) if limit is None else limit(seconds)
         tallies = {name: _tally(work, seconds) for name, work in workers.items()}
-        ledger.end(now, reason, sums_of(totals, seconds, limit_samples_per_s, tallies, self.replicas_identical()))
+        ledger.end(now, error, sums_of(totals, seconds, limit_samples_per_s, tallies, self.replicas_identical()))
 
 
 def _tally(work: WorkDone, seconds: float) -> events.Tally:

@@ -214,7 +214,7 @@ class HubKeeper:
                 self._interrupt()
         self.error = self._verdict()
         log.info("the run ends: %s", self.error or "finished")
-        hub.finish("finished" if self.error is None else str(self.error))
+        hub.finish(self.error)
         if hub.is_done:
             hub.say_goodbye()
         elif self.error is not None:
