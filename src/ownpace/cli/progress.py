@@ -38,7 +38,7 @@ class Live:
 
     def add(self, name: str) -> Bar:
         """A bar for a run that is to come."""
-        return Bar(self._progress, self._progress.add_task(name, total=None, note="", start=False))
+        return Bar(self._progress, self._progress.add_task(name, total=None, note="", start=False, visible=False))
 
 
 class Bar:
@@ -53,10 +53,10 @@ class Bar:
         self._workers: dict[str, TaskID] = {}
 
     def on_start(self, job: Job) -> None:
-        """The run begins: it ends after so many samples, or at a time."""
+        """The run begins; it ends after this many samples, or at this time."""
         self._by_time = job.samples is None
         self._total = job.seconds if job.samples is None else job.samples
-        self._progress.update(self._task, total=self._total)
+        self._progress.update(self._task, total=self._total, note="starting", visible=True)
         self._progress.start_task(self._task)
 
     def on_progress(self, progress: ProgressReport) -> None:
