@@ -30,7 +30,7 @@ class OwnpaceError(Exception):
     """How a run ended, for programs to read."""
     exit_code = 1
     told = False
-    """Whether the process that speaks for the run knows of it, so that this one need not report it again."""
+    """Whether whoever speaks for the run has heard of it, so that this process need not say it again."""
 
 
 class InputError(OwnpaceError, ValueError):
@@ -55,7 +55,7 @@ class MachineDied(OwnpaceError):
 
 
 class Deadlock(OwnpaceError):
-    """Nothing is left to happen, yet a node still waits: a fault in an algorithm."""
+    """Nothing is left to happen, yet somebody still waits: a fault in an algorithm."""
 
     code = "deadlock"
     exit_code = 5
@@ -69,7 +69,7 @@ class Interrupted(OwnpaceError):
 
 
 def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> InputError:
-    """The error for an unknown name: it lists the known ones and points at the nearest.
+    """The error for a name that nobody knows: it lists the known ones and points at the nearest.
 
     >>> str(unknown("algorithm", "snyc", ["async", "sync"]))
     "unknown algorithm 'snyc'; did you mean 'sync'? Known: async, sync"
