@@ -67,12 +67,12 @@ def execute(
     if not is_main_process():
         out = None  # rank 0 writes
     with RunFolder(out, overwrite=overwrite) as folder:
-        folder.write_config(config.resolved(job))
-        if on_start is not None:
-            on_start(job)
         try:
+            folder.write_config(config.resolved(job))
+            if on_start is not None:
+                on_start(job)
             outcome, result = _run(job, config.engine_name, folder, on_event, on_progress)
-        except InputError:  # which only the engine could find
+        except InputError:  # which could not be found earlier
             folder.discard()
             raise
         folder.write_result(result.as_dict(), outcome.model)
