@@ -18,11 +18,12 @@ import argparse
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ownpace.algorithms import ALGORITHMS
@@ -42,8 +43,12 @@ def pages() -> dict[Path, str]:
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text(encoding="utf-8")
         if REGION.search(text):
-            found[path] = REGION.sub(lambda match, path=path: match[1] + _content(path, match[2]) + match[3], text)
+            found[path] = _written(path, text)
     return found
+
+
+def _written(path: Path, text: str) -> str:
+    return REGION.sub(lambda match: match[1] + _content(path, match[2]) + match[3], text)
 
 
 def _content(path: Path, what: str) -> str:
@@ -139,7 +144,7 @@ def _attributes(tree: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """Fields of the class and what `__init__` sets, where a string literal follows that says what it is."""
     init = [part for node in tree.body if isinstance(node, Function) and node.name == "__init__" for part in node.body]
     for body in (tree.body, init):
-        for node, after in zip(body, body[1:], strict=False):
+        for node, after in itertools.pairwise(body):
             if not (isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)):
                 continue
             target = node.target if isinstance(node, ast.AnnAssign) else None
@@ -184,8 +189,9 @@ def _package(folder: Path) -> list[str]:
     return _table(("name", "what it is", "file"), rows)
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    return [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    return [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *lines]
 
 
 def _cell(text: str) -> str:
