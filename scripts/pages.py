@@ -125,19 +125,32 @@ def _values(kind: typing.Any) -> str:
 def _class(name: str) -> list[str]:
     module, _, cls = name.rpartition(".")
     tree = _class_of(cls, (SOURCE / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
-    rows = [(f"`{attribute}`", _cell(meaning)) for attribute, meaning in _attributes(tree)]
+    meanings = dict(_attributes(tree))
+    fields = [node for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    kinds = {ast.unparse(field.target): _kind(field.annotation) for field in fields}
+    names = [name for name in [*kinds, *(m for m in meanings if m not in kinds)] if not name.startswith("_")]
+    rows = [(f"`{name}`", kinds.get(name, ""), meanings.get(name, "")) for name in names]
     details: list[str] = []
     for function in tree.body:
         if isinstance(function, Function) and not function.name.startswith("_"):
             first, *rest = _paragraphs(function)
-            rows.append((f"`{_signature(function)}`", _cell(first)))
+            rows.append((f"`{_signature(function)}`", _kind(function.returns), first))
             if rest:
-                details += ["", f"`{function.name}`: {rest[0]}", *rest[1:]]
-    return [*(_table(("", "what it is"), rows) if rows else []), *details]
+                details += ["", *rest]
+    return [*_table(("name", "type", "what it is"), rows), *details]
+
+
+def _kind(annotation: ast.expr | None) -> str:
+    text = "" if annotation is None else ast.unparse(annotation).removeprefix("ClassVar[").replace("'", "")
+    text = text.removesuffix("]") if text.count("]") > text.count("[") else text
+    return f"`{text}`" if text not in ("", "None") else ""
 
 
 def _class_of(name: str, source: str) -> ast.ClassDef:
-    return next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name)
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node
+    raise SystemExit(f"there is no class {name} where a page looks for it; was it renamed?")
 
 
 def _attributes(tree: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -168,12 +181,15 @@ def _paragraphs(function: Function) -> list[str]:
     """The docstring in lines of Markdown: its first paragraph, the others, and a list of its arguments."""
     text = ast.get_docstring(function) or ""
     prose, _, arguments = text.partition("\nArgs:\n")
-    parts = [" ".join(paragraph.split()) for paragraph in prose.strip().split("\n\n")]
-    first, others = parts[0], " ".join(parts[1:])
-    if not arguments:
-        return [first, others] if others else [first]
+    first, *others = [" ".join(paragraph.split()) for paragraph in prose.strip().split("\n\n")]
+    lines = textwrap.wrap(f"`{function.name}`: {' '.join(others)}", 120) if others else []
     listed = re.findall(r"^    (\*{0,2}\w+): (.*?)(?=^    \*{0,2}\w+: |\Z)", arguments, re.DOTALL | re.MULTILINE)
-    return [first, others, "", *(f"- `{name}`: {' '.join(meaning.split())}" for name, meaning in listed)]
+    if listed:
+        lines += [""] if lines else [f"`{function.name}` takes:", ""]
+    for name, meaning in listed:
+        item = f"- `{name}`: {' '.join(meaning.split())}"
+        lines += textwrap.wrap(item, 120, subsequent_indent="  ")
+    return [first, *lines]
 
 
 def _package(folder: Path) -> list[str]:
