@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
@@ -147,7 +148,7 @@ def _average(what: str, leads: Sequence[float | None]) -> str:
     if not known:
         return f"{what}: not shown."
     each = ", ".join(describe(value) for value in leads)
-    return f"**{what}: {each}; on average {statistics.mean(known):.2f}×.**"
+    return textwrap.fill(f"**{what}: {each}; on average {statistics.mean(known):.2f}×.**", 124)
 
 
 def pace(runner: Runner) -> list[str]:
