@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LONGEST = 125
-UNWANTED = r"\b(everybody|somebody|anybody|nobody|whoever|cards?|letters?|judged?|judging|in all(?=[,.;:])|the like|so many)\b"
+UNWANTED = (
+    r"\b(everybody|somebody|anybody|nobody|whoever|cards?|letters?|judged?|judging|in all(?=[,.;:])|the like|so many)\b"
+)
 """Persons instead of parts of a program, and words that have a standard one: GPU, message, evaluate."""
 
 

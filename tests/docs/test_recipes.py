@@ -61,7 +61,7 @@ def follow(recipe: str, tree: Path) -> None:
 def run(tree: Path, *command: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True, timeout=250, check=False
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout
@@ -78,17 +78,25 @@ def check_style(tree: Path, recipe: str) -> None:
             run(tree, "-m", "ruff", "format", "--no-cache", "--check", block.path)
 
 
+@pytest.mark.timeout(300)  # it starts a few processes of its own, each of which imports torch
 def test_an_algorithm_is_added_as_the_recipe_says(tmp_path):
     follow("Add an algorithm", tmp_path)
     run(tmp_path, "scripts/pages.py")
-    assert "| `batches` | 4 |" in (tmp_path / "docs" / "algorithms" / "patient.md").read_text(encoding="utf-8")
+    assert "| `batches` | 1 |" in (tmp_path / "docs" / "algorithms" / "patient.md").read_text(encoding="utf-8")
     check_style(tmp_path, "Add an algorithm")
-    check(tmp_path, "tests/docs/test_pages.py", "tests/docs/test_prose.py", "tests/test_project.py", only="not runs and not in_the_readme")
+    check(
+        tmp_path,
+        "tests/docs/test_pages.py",
+        "tests/docs/test_prose.py",
+        "tests/test_project.py",
+        only="not runs and not in_the_readme",
+    )
     check(
         tmp_path, "tests/conformance/test_patient.py", "tests/conformance/test_registry.py", only="patient or escapes"
     )
 
 
+@pytest.mark.timeout(300)
 def test_a_task_is_added_as_the_recipe_says(tmp_path):
     follow("Add a task", tmp_path)
     check_style(tmp_path, "Add a task")
