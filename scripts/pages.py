@@ -77,7 +77,8 @@ def _rule(cls: type[Algorithm]) -> list[str]:
 
 def _symbols(cls: type[Algorithm]) -> list[str]:
     """The tables of the module's docstring."""
-    return [line for line in _module_docstring(cls).splitlines() if line.startswith("|")]
+    tables = re.findall(r"(?:^\|.*\n?)+", _module_docstring(cls), re.MULTILINE)
+    return "\n\n".join(table.strip("\n") for table in tables).splitlines()
 
 
 def _parameters(cls: type[Algorithm]) -> list[str]:
