@@ -6,8 +6,11 @@ A page says where, and of what, between two comments:
     …
     <!-- end -->
 
-On the page of an algorithm, `rule`, `symbols` and `parameters` are those of its module. Elsewhere a class is named by
-its module, as in `core.contract.roles.Worker`, and `core.blocks` lists the building blocks.
+On the page of an algorithm, `rule`, `symbols` and `parameters` are those of its module. Elsewhere a name says what it is:
+
+    core.contract.roles.Worker   a class: what it has and can do
+    core.contract.roles          a module: the indented blocks of its docstring
+    core.blocks                  a package: its public names
 
 `python scripts/pages.py` rewrites all pages; with `--check` it only names those that differ.
 """
@@ -58,6 +61,8 @@ def _content(path: Path, what: str) -> str:
         lines = OF_AN_ALGORITHM[what](ALGORITHMS[path.stem])
     elif (SOURCE / what.replace(".", "/")).is_dir():
         lines = _package(SOURCE / what.replace(".", "/"))
+    elif (module := SOURCE / (what.replace(".", "/") + ".py")).is_file():
+        lines = _blocks(ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "")
     else:
         lines = _class(what)
     return "".join(line + "\n" for line in lines)
@@ -67,12 +72,8 @@ def _content(path: Path, what: str) -> str:
 
 
 def _rule(cls: type[Algorithm]) -> list[str]:
-    """The indented blocks of the module's docstring, as one."""
-    lines = ["", *_module_docstring(cls).splitlines(), ""]
-    block = [line for line in lines if line.startswith("    ") or not line]
-    # What is left besides the block are empty lines: those of the prose around it, and those inside it.
-    inside = re.sub(r"\n{2,}", "\n\n", "\n".join(block)).strip("\n")
-    return ["```", *textwrap.dedent(inside).splitlines(), "```"]
+    """The indented blocks of the module's docstring."""
+    return _blocks(_module_docstring(cls))
 
 
 def _symbols(cls: type[Algorithm]) -> list[str]:
@@ -96,6 +97,14 @@ OF_AN_ALGORITHM: dict[str, Callable[[type[Algorithm]], list[str]]] = {
     "symbols": _symbols,
     "parameters": _parameters,
 }
+
+
+def _blocks(docstring: str) -> list[str]:
+    """The indented blocks of a docstring, as one."""
+    block = [line for line in docstring.splitlines() if line.startswith("    ") or not line]
+    # Besides the blocks, empty lines are left: those inside them, and those of the prose around them.
+    inside = re.sub(r"\n{2,}", "\n\n", "\n".join(block)).strip("\n")
+    return ["```", *textwrap.dedent(inside).splitlines(), "```"]
 
 
 def _module_docstring(cls: type[Algorithm]) -> str:

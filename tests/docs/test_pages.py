@@ -49,3 +49,11 @@ def test_inherited_fields_are_among_the_parameters():
     rows = "\n".join(pages.OF_AN_ALGORITHM["parameters"](ALGORITHMS["pace"]))
     assert "| `smoothing` | 0.3 | number |" in rows
     assert "| `micro` | equal-time | `fixed`, `equal-time` |" in rows
+
+
+def test_a_name_is_a_class_a_module_or_a_package():
+    assert "| `rank` | `int` | My index among the workers. |" in pages._content(ROOT, "core.contract.roles.Worker")
+    assert "total = await sync" in pages._content(ROOT, "core.contract.roles")
+    assert "| `LocalRound` |" in pages._content(ROOT, "core.blocks")
+    with pytest.raises(SystemExit, match="renamed"):
+        pages._content(ROOT, "core.contract.roles.Workman")
