@@ -6,7 +6,7 @@ A page says where, and of what, between two comments:
     …
     <!-- end -->
 
-On the page of an algorithm, `rule`, `symbols` and `parameters` are those of its module. Elsewhere a name says what it is:
+On the page of an algorithm, `rule`, `symbols` and `parameters` are those of its module. Elsewhere a name says what:
 
     core.contract.roles.Worker   a class: what it has and can do
     core.contract.roles          a module: the indented blocks of its docstring
