@@ -104,7 +104,16 @@ def test_a_task_is_added_as_the_recipe_says(tmp_path):
     assert "spirals" in run(tmp_path, "-m", "ownpace", "list")
 
 
-@pytest.mark.parametrize("recipe", ["Add an algorithm", "Add a task"])
+@pytest.mark.timeout(300)
+def test_an_answer_is_added_as_the_recipe_says(tmp_path):
+    follow("Add an answer", tmp_path)
+    run(tmp_path, "scripts/pages.py")
+    assert "| `samples_seen` | `int` |" in (tmp_path / "docs" / "reference.md").read_text(encoding="utf-8")
+    check_style(tmp_path, "Add an answer")
+    check(tmp_path, "tests/process/test_samples_seen.py", only="seen")
+
+
+@pytest.mark.parametrize("recipe", ["Add an algorithm", "Add a task", "Add an answer"])
 def test_a_recipe_says_where_each_block_belongs(recipe):
     for path, after, _ in blocks(recipe):
         if after is None:
