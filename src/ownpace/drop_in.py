@@ -82,7 +82,6 @@ class Joined:
     def __init__(self, options: FleetOptions) -> None:
         started = Environment.read()
         self._environment = started or Environment.alone()
-        self._seed = options.seed
         self._run = LoopRun(options, self._environment, alone=started is None)
         self._model: nn.Module | None = None
         self._user: UserParameters | None = None
@@ -134,27 +133,8 @@ class Joined:
         self._user = flatten(model, optimizer, clip_norm)
         self._model = model
         self._overlap = overlap
-        self._replace_step(optimizer)
+        replace_step(optimizer, self._stepped)
         return model, optimizer
-
-    def _replace_step(self, optimizer: Optimizer) -> None:
-        """Let `optimizer.step()` hand the gradient to the algorithm; the real step is the algorithm's to make."""
-        fleet = self
-
-        def step(self: Optimizer, closure: object = None) -> None:
-            if closure is not None:
-                raise InputError(
-                    "optimizer.step was given a closure; compute the gradient before, as in loss.backward()"
-                )
-            self._opt_called = True  # type: ignore[attr-defined]  # what torch's schedulers look for
-            fleet._stepped()
-
-        # What torch's schedulers look for, to warn of a step that they do not see; this one is seen.
-        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        step._of_a_fleet = True  # type: ignore[attr-defined]
-        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
-        # A GradScaler is to undo its scale, and to look for infinities, before the gradient goes to the others.
-        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
     def batches(
         self, dataset: Any, batch_size: int, *, epochs: int = 1, sampling: Sampling = "queue", **loader: Any
@@ -184,7 +164,7 @@ class Joined:
         if run.loop.is_waiting:
             raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
         number = run.begin_loop(batch_size, epochs * size)
-        source = BatchSource(run.loop, run.taking(number), size, epochs, sampling, self._seed, number)
+        source = run.source(number, size, epochs, sampling)
         return self._hand_out(source, DataLoader(dataset, batch_sampler=source, **loader))
 
     def _hand_out(self, source: BatchSource, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -229,6 +209,23 @@ class Joined:
         if not self._run.is_open or not self._run.loop.is_running:
             raise InputError("optimizer.step was called outside of fleet.batches; take the batches from it")
         self._run.loop.take_gradient()
+
+
+def replace_step(optimizer: Optimizer, stepped: Callable[[], None]) -> None:
+    """Let `optimizer.step()` hand the gradient to the algorithm; the real step is the algorithm's to make."""
+
+    def step(self: Optimizer, closure: object = None) -> None:
+        if closure is not None:
+            raise InputError("optimizer.step was given a closure; compute the gradient before, as in loss.backward()")
+        self._opt_called = True  # type: ignore[attr-defined]  # what torch's schedulers look for
+        stepped()
+
+    # What torch's schedulers look for, to warn of a step that they do not see; this one is seen.
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    step._of_a_fleet = True  # type: ignore[attr-defined]
+    optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+    # A GradScaler is to undo its scale, and to look for infinities, before the gradient goes to the others.
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
 
 __all__ = ["Joined", "join"]

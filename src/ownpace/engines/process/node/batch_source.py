@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from ownpace.core.learning.sampling import Permutations, Sampling, Take
 from ownpace.core.learning.seeds import Purpose, seed_for
-from ownpace.engines.process.node.loop import UserLoop
 
 
 class BatchSource:
     """Draws as many samples for each batch as the algorithm wants, until the data has come to its end."""
 
     def __init__(
-        self, loop: UserLoop, take: Take, size: int, epochs: int, sampling: Sampling, seed: int, number: int
+        self,
+        wanted_samples: Callable[[], int],
+        take: Take,
+        member: tuple[int, int],
+        size: int,
+        epochs: int,
+        sampling: Sampling,
+        seeds: tuple[int, int],
     ) -> None:
-        self._loop = loop
+        """A source for one loop over the data.
+
+        Args:
+            wanted_samples: How many samples the algorithm wants next.
+            take: Takes places in the queue that all workers share.
+            member: This worker's rank, and how many there are.
+            size: Of the data set.
+            epochs: How often to go through it.
+            sampling: Who gets which samples.
+            seeds: The run's, and the number of this loop.
+        """
+        (rank, num_workers), (seed, number) = member, seeds
+        self._wanted_samples = wanted_samples
         self._take = take
         self._size = size
         self._epochs = epochs
         self._total = epochs * size
         self.sizes: list[int] = []
         """Of the batches that were drawn and not handed out yet."""
-        rank, num_workers = loop.worker.rank, len(loop.worker.workers)
         self._draw = self._from_queue
         self._order = Permutations(size, seed, Purpose.LOOP_QUEUE, number)
         if sampling == "iid":
@@ -38,7 +55,7 @@ class BatchSource:
             self._draw = self._from_shard
 
     def __iter__(self) -> Iterator[list[int]]:
-        while indices := self._draw(max(1, self._loop.wanted_samples)):
+        while indices := self._draw(max(1, self._wanted_samples())):
             self.sizes.append(len(indices))
             yield indices
 

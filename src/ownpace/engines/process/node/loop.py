@@ -128,16 +128,10 @@ class UserLoop:
         """Whether the algorithm has failed: then nothing is left to agree on."""
 
     @property
-    def worker(self) -> ProcessWorker:
-        """The worker behind it."""
-        return self._worker
-
-    @property
     def is_waiting(self) -> bool:
         """Whether the algorithm waits for a gradient."""
         return self._coroutine is not None
 
-    @property
     def wanted_samples(self) -> int:
         """How many samples the algorithm wants next; roughly, while it has them computed already."""
         return self._worker.micro_batch if self._source.asked is None else self._source.asked.samples

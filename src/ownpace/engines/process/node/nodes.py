@@ -18,7 +18,7 @@ from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox, ProcessReceive
 from ownpace.engines.process.node.learner import LearnerState
 from ownpace.engines.process.node.parameters import HeldParameters
-from ownpace.engines.process.node.sums import Sums
+from ownpace.engines.process.node.sums import NodeSums
 from ownpace.engines.process.talk.control import Control, Pull, Pulled
 from ownpace.engines.process.talk.wire import Packet
 from ownpace.engines.progress import Progress
@@ -41,7 +41,7 @@ class ProcessNode:
         num_shards = 1 if is_server else len(roster.shards)
         self.progress = Progress(context.terms.budget, num_shards, counts_alone=is_server)
         self.inbox = Inbox(context, self.progress, self)
-        self.sums = Sums(context, self.progress, self.inbox, self.rates, self.hear_rates)
+        self.sums = NodeSums(context, self.progress, self.inbox, self.rates, self.hear_rates)
 
     @property
     def training(self) -> bool:

@@ -17,7 +17,7 @@ from ownpace.engines.process.talk.collectives import BucketSender, GroupCollecti
 from ownpace.engines.progress import Progress
 
 
-class Sums:
+class NodeSums:
     """This node's collectives."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Sums:
 class ProcessSum:
     """A collective under way: a sum, a reduce or a broadcast."""
 
-    _sums: Sums
+    _sums: NodeSums
     what: str
     _collectives: GroupCollectives
     _works: Sequence[Work]

@@ -13,7 +13,9 @@ from torch import nn
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.sampling import Sampling
 from ownpace.engines.job import OnProgress
+from ownpace.engines.process.node.batch_source import BatchSource
 from ownpace.engines.process.node.loop import UserLoop, held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
@@ -105,21 +107,15 @@ class LoopRun:
             batch_size: Of the first loop.
             alike: What must be the same on all ranks, besides model, optimizer and algorithm.
         """
-        options, environment = self._options, self._environment
-        able = options.backend or backend_on(
-            user.values.device,
-            environment.local_world_size,
-            has_communicators=options.algorithm.has_communicators,
-        )
-        rendezvous = replace(self._rendezvous, backend=common_backend(self._store, environment, able))
+        options, environment, stack = self._options, self._environment, self._stack
         terms = self._terms(user)
         hub = self._hub_config(terms, model, user, batch_size) if environment.rank == 0 else None
-        stack = self._stack
+        spans_hosts = environment.spans_hosts
         session = stack.enter_context(
             Session(
                 terms,
-                rendezvous,
-                spans_hosts=environment.spans_hosts,
+                self._with_backend(user.values.device),
+                spans_hosts=spans_hosts,
                 store=self._store,
                 hub=hub,
                 handles_signals=True,
@@ -134,13 +130,19 @@ class LoopRun:
         loop = UserLoop(worker, user, overlap=overlap)
         fingerprint = terms.fingerprint(**alike, seed=options.seed, clip_norm=user.clip_norm)
         connection.introduce(worker, fingerprint)
-        counters = Counters(self._store, first=environment.rank == 0, spans_hosts=environment.spans_hosts)
+        counters = Counters(self._store, first=environment.rank == 0, spans_hosts=spans_hosts)
         stack.callback(counters.close)
         share_parameters(worker)
-        self._share_buffers(worker, model)
-        connection.start_together(worker, spans_hosts=environment.spans_hosts)
+        share_buffers(worker, model)
+        connection.start_together(worker, spans_hosts=spans_hosts)
         counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
         self._opened = _Open(session, worker, loop, counters, model)
+
+    def _with_backend(self, device: torch.device) -> Rendezvous:
+        has_communicators = self._options.algorithm.has_communicators
+        able = backend_on(device, self._environment.local_world_size, has_communicators=has_communicators)
+        backend = common_backend(self._store, self._environment, self._options.backend or able)
+        return replace(self._rendezvous, backend=backend)
 
     def _terms(self, user: UserParameters) -> RunTerms:
         algorithm = self._options.algorithm
@@ -179,22 +181,19 @@ class LoopRun:
         emit = self._options.on_event or _ignore
         return HubConfig(header, algorithm.replicas_identical, emit, self._options.on_progress)
 
-    def _share_buffers(self, worker: ProcessWorker, model: nn.Module) -> None:
-        channels = worker.sums.of(worker.workers).channels
-        for buffer in model.buffers():
-            if buffer.numel():
-                worker.sums.wait(channels.broadcast(buffer, 0), "workers")
-
     def begin_loop(self, batch_size: int, samples: int) -> int:
         """Begin a loop over this many samples: a generation of the run. Returns its number."""
         self._generation += 1
         self.loop.begin(self._options.algorithm, self._generation, batch_size, samples)
         return self._generation
 
-    def taking(self, number: int) -> Callable[[int], int]:
-        """Takes places in the queue of samples of that loop."""
+    def source(self, number: int, size: int, epochs: int, sampling: Sampling) -> BatchSource:
+        """Where that loop's samples come from."""
         assert self._opened is not None
-        return self._opened.counters.taking(number)
+        member = self._environment.rank, self._environment.world_size
+        seeds = self._options.seed, number
+        take = self._opened.counters.taking(number)
+        return BatchSource(self.loop.wanted_samples, take, member, size, epochs, sampling, seeds)
 
     def end_loop(self, *, stop: bool) -> None:
         """Bring a loop to its end on all workers; `stop`: it was left before its data had ended."""
@@ -203,39 +202,14 @@ class LoopRun:
         if stop:
             self.loop.tell_to_stop()
         self.loop.finish(shared_counter(self._store, f"ended/{self._generation}"))
-        self._agree()
+        assert self._opened is not None
+        agree(self._opened.worker, self._opened.model)
 
     @property
     def was_interrupted(self) -> bool:
         """Whether a signal asked this process to come to an end."""
         assert self._opened is not None
         return bool(self._opened.session.orders.stops)
-
-    def _agree(self) -> None:
-        """After the last sample: all workers have the global parameters, and the mean of all running statistics.
-
-        Of counts (how many batches a BatchNorm has seen), all have the largest.
-        """
-        assert self._opened is not None
-        worker, model = self._opened.worker, self._opened.model
-        num_workers = len(worker.workers)
-        channels = worker.sums.of(worker.workers).channels
-        if len(worker.servers):  # the first to stop waits for the others' last gradients
-            worker.sums.wait(channels.all_reduce(worker.learner.held.values.new_zeros(1)), "workers")
-        for parameters in held_by_servers(worker):
-            worker.place(parameters)
-        if num_workers == 1:
-            return
-        for buffer in model.buffers():
-            if buffer.is_floating_point() and buffer.numel():
-                total = buffer.detach() / num_workers
-                worker.sums.wait(channels.all_reduce(total), "workers")
-                buffer.copy_(total)
-            elif buffer.dtype in _COUNTS and buffer.numel():
-                places = buffer.new_zeros((num_workers, *buffer.shape))
-                places[worker.rank] = buffer
-                worker.sums.wait(channels.all_reduce(places), "workers")
-                buffer.copy_(places.amax(0))
 
     def close(self, error: BaseException | None) -> list[str]:
         """End this process's part; `error` is what the user's script raised.
@@ -262,6 +236,40 @@ class LoopRun:
         finally:
             self.is_over = True
         return lines
+
+
+def share_buffers(worker: ProcessWorker, model: nn.Module) -> None:
+    """Begin with the buffers of rank 0 (running statistics, say), on all workers."""
+    channels = worker.sums.of(worker.workers).channels
+    for buffer in model.buffers():
+        if buffer.numel():
+            worker.sums.wait(channels.broadcast(buffer, 0), "workers")
+
+
+def agree(worker: ProcessWorker, model: nn.Module) -> None:
+    """After the last sample of a loop: all workers have the global parameters, and the mean of all running statistics.
+
+    Of counts (how many batches a BatchNorm has seen), all have the largest.
+    """
+    num_workers = len(worker.workers)
+    channels = worker.sums.of(worker.workers).channels
+    if len(worker.servers):
+        # The first worker to stop waits here for the others' last gradients, or it would pull parameters without them.
+        worker.sums.wait(channels.all_reduce(worker.learner.held.values.new_zeros(1)), "workers")
+    for parameters in held_by_servers(worker):
+        worker.place(parameters)
+    if num_workers == 1:
+        return
+    for buffer in model.buffers():
+        if buffer.is_floating_point() and buffer.numel():
+            total = buffer.detach() / num_workers
+            worker.sums.wait(channels.all_reduce(total), "workers")
+            buffer.copy_(total)
+        elif buffer.dtype in _COUNTS and buffer.numel():
+            places = buffer.new_zeros((num_workers, *buffer.shape))
+            places[worker.rank] = buffer
+            worker.sums.wait(channels.all_reduce(places), "workers")
+            buffer.copy_(places.amax(0))
 
 
 def shared_counter(store: Store, name: str) -> Callable[[int], int]:
