@@ -9,6 +9,7 @@ A page says where, and of what, between two comments:
 On the page of an algorithm, `rule`, `symbols` and `parameters` are those of its module. Elsewhere a name says what:
 
     core.contract.roles.Worker   a class: what it has and can do
+    drop_in.join                 a function: what it takes
     core.contract.roles          a module: the indented blocks of its docstring
     core.blocks                  a package: its public names
 
@@ -64,7 +65,7 @@ def _content(path: Path, what: str) -> str:
     elif (module := SOURCE / (what.replace(".", "/") + ".py")).is_file():
         lines = _blocks(ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "")
     else:
-        lines = _class(what)
+        lines = _definition(what)
     return "".join(line + "\n" for line in lines)
 
 
@@ -115,7 +116,8 @@ def _field_docstrings(cls: type[Algorithm]) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.startswith("ownpace."):
-            found |= dict(_attributes(_class_of(base.__name__, inspect.getsource(sys.modules[base.__module__]))))
+            tree = _find(base.__name__, inspect.getsource(sys.modules[base.__module__]))
+            found |= dict(_attributes(tree)) if isinstance(tree, ast.ClassDef) else {}
     return found
 
 
@@ -132,9 +134,19 @@ def _values(kind: typing.Any) -> str:
 # ---- classes and packages ----
 
 
-def _class(name: str) -> list[str]:
-    module, _, cls = name.rpartition(".")
-    tree = _class_of(cls, (SOURCE / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
+def _definition(name: str) -> list[str]:
+    module, _, definition = name.rpartition(".")
+    tree = _find(definition, (SOURCE / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
+    return _class(tree) if isinstance(tree, ast.ClassDef) else _function(tree)
+
+
+def _function(function: Function) -> list[str]:
+    first, *rest = _paragraphs(function)
+    signature = textwrap.wrap(_signature(function), 110, subsequent_indent="    ")
+    return ["```", *signature, "```", first, "", *rest]
+
+
+def _class(tree: ast.ClassDef) -> list[str]:
     meanings = dict(_attributes(tree))
     fields = [node for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
     kinds = {ast.unparse(field.target): _kind(field.annotation) for field in fields}
@@ -156,11 +168,11 @@ def _kind(annotation: ast.expr | None) -> str:
     return f"`{text}`" if text not in ("", "None") else ""
 
 
-def _class_of(name: str, source: str) -> ast.ClassDef:
+def _find(name: str, source: str) -> ast.ClassDef | Function:
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
+        if isinstance(node, ast.ClassDef | Function) and node.name == name:
             return node
-    raise SystemExit(f"there is no class {name} where a page looks for it; was it renamed?")
+    raise SystemExit(f"there is no {name} where a page looks for it; was it renamed?")
 
 
 def _attributes(tree: ast.ClassDef) -> Iterator[tuple[str, str]]:
