@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import settings
+
+# The plain models compare; their asserts shall say what differed, as those of tests do.
+pytest.register_assert_rewrite("tests.conformance.plain")
 
 # Tests run side by side; a second thread in each would only fight over the same cores.
 torch.set_num_threads(1)
