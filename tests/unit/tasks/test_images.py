@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.task import TensorSamples
 from ownpace.tasks import Cifar10, Digits, Mnist
 from ownpace.tasks.images import read_idx
 
@@ -33,6 +34,8 @@ def write_mnist(root, count=30):
 def test_digits_are_split_without_overlap():
     task = Digits()
     train, test = task.train_samples(), task.test_samples()
+    assert isinstance(train, TensorSamples)
+    assert isinstance(test, TensorSamples)
     assert (len(train), len(test)) == (1437, 360)
     rows = {row.numpy().tobytes() for row in train.inputs}
     assert len(rows & {row.numpy().tobytes() for row in test.inputs}) < 5  # the set holds a few twins
