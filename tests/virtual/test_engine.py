@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownpace import Algorithm, make_algorithm
+from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Compute, Fault, Load, Transfer, Update, Wait, to_line
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.schedule import Schedule
@@ -154,6 +155,13 @@ def test_reduce_and_broadcast_through_communicators_are_sync(cut):
     assert events[0].groups["communicators"] == ["communicator-0", "communicator-1"]
     kinds = [event.what for event in events if isinstance(event, Transfer)]
     assert set(kinds) == {"reduce", "all-reduce", "broadcast"}
+
+
+@pytest.mark.parametrize("cut", [0, 4, 5])
+def test_subgroups_that_are_no_partition_are_refused(cut):
+    """An empty subgroup, twice; and a rank that there is not."""
+    with pytest.raises(InputError, match="Layers divides its workers into"):
+        simulate(Layers(cut=cut), paces(*[1000] * 4, jitter=0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
