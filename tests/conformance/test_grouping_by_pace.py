@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 import torch
@@ -18,9 +19,8 @@ from torch import Tensor
 from ownpace import make_algorithm
 from ownpace.algorithms.grouping import cluster
 from ownpace.core.contract.events import Compute, Event
+from ownpace.core.learning import sampling
 from ownpace.core.learning.sampling import Shards
-from ownpace.engines.job import Job
-from ownpace.engines.virtual.run import VirtualRun
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
 from ownpace.tasks import Digits, Quadratic
 from ownpace.testing import simulate
@@ -175,11 +175,14 @@ def test_regrouping_loses_nobody_and_nothing(
 
 
 class Noting(Shards):
-    """Shards that note what each worker has drawn."""
+    """Shards that note what each worker has drawn since its share was assigned."""
+
+    made: ClassVar[list[Noting]] = []
 
     def __init__(self, size: int, num_workers: int, seed: int) -> None:
         super().__init__(size, num_workers, seed)
         self.drawn: list[set[int]] = [set() for _ in range(num_workers)]
+        self.made.append(self)
 
     def draw(self, rank: int, samples: int) -> Tensor:
         indices = super().draw(rank, samples)
@@ -193,19 +196,17 @@ class Noting(Shards):
 
 def drawn_by_each(samples_per_s: Sequence[float], parameters: dict[str, object]) -> list[set[int]]:
     """The samples that each worker draws, in the end, of 400."""
-    fleet = paces(*samples_per_s, jitter=0.0)
-    job = Job(
-        algorithm=make_algorithm("grouping", {**parameters, "data": "shares"}),
-        task=Quadratic(num_samples=400),
-        fleet=fleet,
-        seconds=400 / min(samples_per_s),
-        batch_size=8,
-        sampling="shards",
-    )
-    run = VirtualRun(job, lambda event: None, None)
-    run.sampler = Noting(400, len(samples_per_s), seed=0)
-    assert run.run().error is None
-    return run.sampler.drawn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "Shards", Noting)
+        outcome, _ = simulate(
+            make_algorithm("grouping", {**parameters, "data": "shares"}),
+            paces(*samples_per_s, jitter=0.0),
+            task=Quadratic(num_samples=400),
+            seconds=400 / min(samples_per_s),
+            sampling="shards",
+        )
+    assert outcome.error is None
+    return Noting.made.pop().drawn
 
 
 def assert_shares(drawn: list[set[int]], expected: Sequence[float]) -> None:
