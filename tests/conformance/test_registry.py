@@ -23,7 +23,7 @@ from ownpace.testing import CHECKS, check_algorithm, simulate
 from ownpace.testing.conformance import Subject, check_counts, of
 from ownpace.testing.runs import watched
 
-VARIANTS = {
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "pace-share": ("pace", {"predict": "share", "micro": "fixed", "lr_rule": "sqrt"}),
     "pace-blind": ("pace", {"predict": "none", "lr_rule": "linear", "smoothing": 1.0}),
     "pace-capped": ("pace", {"max_batch": 24, "warmup": 5, "lr_rule": "adascale"}),
@@ -53,7 +53,7 @@ VARIANTS = {
     "wp-one-shot": ("wp", {"steps": 20, "rounds": 1}),
 }
 """What defaults hide: other rules and forms, and what begins only after a warm-up or with a regrouping."""
-CASES = {**{name: (name, {}) for name in ALGORITHMS}, **VARIANTS}
+CASES: dict[str, tuple[str, dict[str, object]]] = {**{name: (name, {}) for name in ALGORITHMS}, **VARIANTS}
 
 FOR_FOUR = {"layered-unequal", "grouping-by-hand"}
 """These name their workers, and there are four."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from torch import Tensor
@@ -38,16 +39,25 @@ def simulate(algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tu
     return run_on("virtual", algorithm, fleet, **job)
 
 
+def with_worker(algorithm: Algorithm, worker: Callable[[Worker], Awaitable[None]]) -> Algorithm:
+    """The same algorithm with another worker, which may call that of the first: to watch it, or to disturb it."""
+
+    async def in_its_place(self: Algorithm, me: Worker) -> None:
+        await worker(me)
+
+    # A copy of a subclass, made without calling __init__: the fields of a user's dataclass need not be its arguments.
+    twin = copy.copy(algorithm)
+    twin_class = type(type(algorithm).__name__, (type(algorithm),), {"worker": in_its_place, "__slots__": ()})
+    object.__setattr__(twin, "__class__", twin_class)
+    return twin
+
+
 def watched(algorithm: Algorithm) -> tuple[Algorithm, list[Tensor]]:
     """The same algorithm, and what will be the final parameters of its workers, in the order in which they end."""
     ends: list[Tensor] = []
 
-    async def worker(self: Algorithm, me: Worker) -> None:
+    async def worker(me: Worker) -> None:
         await algorithm.worker(me)
         ends.append(me.parameters.values)
 
-    # A copy of a subclass, made without calling __init__: the fields of a user's dataclass need not be its arguments.
-    twin = copy.copy(algorithm)
-    twin_class = type(type(algorithm).__name__, (type(algorithm),), {"worker": worker, "__slots__": ()})
-    object.__setattr__(twin, "__class__", twin_class)
-    return twin, ends
+    return with_worker(algorithm, worker), ends

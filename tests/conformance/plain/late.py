@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from tests.conformance.plain.model import Model, loss, sum_at
+from tests.conformance.plain.model import Model, added, loss, sum_at
 from tests.conformance.plain.ring import Batch, Micro, Timeline
 from tests.conformance.plain.setting import Result, Setting, Step
 from torch import Tensor
@@ -36,7 +36,8 @@ def delayed(
         timeline.until_summed()
         done += timeline.batches[-2].samples
 
-    model, inputs, steps, scale = Model(setting), timeline.inputs(), [], 1.0
+    model, inputs, scale = Model(setting), timeline.inputs(), 1.0
+    steps: list[Step] = []
     sums: list[list[Tensor]] = []
     for k in range(len(timeline.batches) + 1):
         if k < len(timeline.batches):  # batch k, at w or at a point ahead of it
@@ -49,7 +50,7 @@ def delayed(
         if applied >= len(steps):  # the update with the sum that is there by now
             batch = timeline.batches[applied]
             scale = lr_scale(rule, batch.samples, setting)
-            model.step(sum(sums[applied]) / batch.samples, batch.samples, scale)
+            model.step(added(sums[applied]) / batch.samples, batch.samples, scale)
             time = batch.summed if applied < num_sync else timeline.known(applied)
             steps.append(Step(time, batch.samples, int(applied > num_sync), loss(model.weights)))
     return Result(model.weights, steps)
@@ -62,7 +63,7 @@ def guess(predict: str, rank: int, under_way: int, sums: list[list[Tensor]], bat
         return own
     last = batches[under_way - 1]
     alpha = last.sizes[rank] / last.samples
-    return alpha * own + (1 - alpha) * sum(sums[under_way - 1]) / last.samples
+    return alpha * own + (1 - alpha) * added(sums[under_way - 1]) / last.samples
 
 
 def pipelined(setting: Setting) -> Result:
@@ -75,7 +76,7 @@ def pipelined(setting: Setting) -> Result:
     model, inputs, steps = Model(setting), timeline.inputs(), []
     sums: list[Tensor] = []
     for k, batch in enumerate(timeline.batches):
-        sums.append(sum(sum_at(model.weights, pieces) for pieces in inputs[k]))
+        sums.append(added(sum_at(model.weights, pieces) for pieces in inputs[k]))
         if k > 0:
             model.step(sums[k - 1] / batch.samples, batch.samples)
             steps.append(Step(timeline.known(k - 1), batch.samples, int(k > 1), loss(model.weights)))
@@ -96,9 +97,9 @@ def accumulated(setting: Setting, micro: Micro = None, *, rule: str = "constant"
     estimate, scale = model.weights, 1.0
     for first in range(0, len(timeline.batches), 2):
         a, both = timeline.batches[first], timeline.batches[first : first + 2]
-        total = a_total = sum(sum_at(estimate, pieces) for pieces in inputs[first])
+        total = a_total = added(sum_at(estimate, pieces) for pieces in inputs[first])
         if len(both) == 2:
-            total = a_total + sum(sum_at(model.weights, pieces) for pieces in inputs[first + 1])
+            total = a_total + added(sum_at(model.weights, pieces) for pieces in inputs[first + 1])
             estimate = model.peek(a_total / a.samples, scale)
         samples = sum(batch.samples for batch in both)
         scale = lr_scale(rule, samples, setting)

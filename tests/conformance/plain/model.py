@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from tests.conformance.plain.setting import TASK, Setting
 from torch import Tensor
 
-INPUTS = TASK.train_samples().inputs.double()
+from ownpace.core.learning.task import Samples, TensorSamples
+
+
+def _inputs(samples: Samples) -> Tensor:
+    assert isinstance(samples, TensorSamples)
+    return samples.inputs.double()
+
+
+INPUTS = _inputs(TASK.train_samples())
 CURVATURES = TASK.curvatures.double()
 
 
@@ -26,14 +34,19 @@ def gradient_sum(weights: Tensor, inputs: Tensor) -> Tensor:
     return total
 
 
-def sum_at(point: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+def sum_at(point: Tensor, pieces: Iterable[Tensor]) -> Tensor:
     """The same over the samples of several micro-batches."""
-    return sum((gradient_sum(point, piece) for piece in pieces), torch.zeros_like(point))
+    return added(gradient_sum(point, piece) for piece in pieces)
+
+
+def added(parts: Iterable[Tensor]) -> Tensor:
+    """The sum of vectors."""
+    return sum(parts, torch.zeros(TASK.dimensions, dtype=torch.float64))
 
 
 def loss(weights: Tensor) -> float:
     """The mean of ½·Σ a(w − x)² over all test samples."""
-    distances = weights - TASK.test_samples().inputs.double()
+    distances = weights - _inputs(TASK.test_samples())
     return float((0.5 * CURVATURES * distances.square()).sum(1).mean())
 
 

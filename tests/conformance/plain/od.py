@@ -6,10 +6,11 @@ import heapq
 import itertools
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from tests.conformance.plain.draws import Draws
-from tests.conformance.plain.model import Model, gradient_sum, loss
+from tests.conformance.plain.model import Model, added, gradient_sum, loss
 from tests.conformance.plain.setting import MESSAGE_BYTES, TASK, Result, Setting, Step
 from torch import Tensor
 
@@ -43,6 +44,15 @@ class Local:
         }
 
 
+class Push(NamedTuple):
+    """One worker's gradient of one iteration."""
+
+    iteration: int
+    total: Tensor
+    version: int
+    """Of W, when it was computed."""
+
+
 @dataclass
 class Arrival:
     """W after an update, as it comes to a worker."""
@@ -73,7 +83,7 @@ class Worker:
     """MS."""
     iteration: int = 0
     left: int = 0
-    total: Tensor | None = None
+    total: Tensor = field(default_factory=lambda: torch.zeros(TASK.dimensions, dtype=torch.float64))
     waiting: bool = False
     arrived: deque[Arrival] = field(default_factory=deque)
     out_free: float = 0.0
@@ -93,7 +103,7 @@ class OneStepLate:
         self.ring_free = 0.0
         self.gradients: dict[int, dict[int, tuple[Tensor, int]]] = {}
         self.steps: dict[int, Step] = {}
-        self._heap: list[tuple[float, int, str, int, object]] = []
+        self._heap: list[tuple[float, int, str, int, Push | Arrival | None]] = []
         self._numbers = itertools.count()
 
     def run(self) -> Result:
@@ -106,16 +116,14 @@ class OneStepLate:
                 self._compute(now, rank)
             elif what == "computed":
                 self._computed(now, rank)
-            elif what == "pushed":
+            elif isinstance(came, Push):
                 self._gather(now, rank, came)
-            elif what == "summed":
-                for each in range(len(self.workers)):
+            elif isinstance(came, Arrival):
+                for each in range(len(self.workers)) if what == "summed" else [rank]:
                     self._arrive(now, each, came)
-            else:
-                self._arrive(now, rank, came)
         return Result(self.model.weights, [self.steps[version] for version in sorted(self.steps)])
 
-    def _at(self, time: float, what: str, rank: int, came: object = None) -> None:
+    def _at(self, time: float, what: str, rank: int, came: Push | Arrival | None = None) -> None:
         heapq.heappush(self._heap, (time, next(self._numbers), what, rank, came))
 
     # a worker
@@ -137,7 +145,7 @@ class OneStepLate:
     def _computed(self, now: float, rank: int) -> None:
         """g_t is there: start its push and do not wait, but for W_t itself."""
         worker = self.workers[rank]
-        push = (worker.iteration, worker.total, worker.version)
+        push = Push(worker.iteration, worker.total, worker.version)
         if self.form == "server":
             self._at(self._to_server(now, worker), "pushed", rank, push)
         else:
@@ -201,7 +209,7 @@ class OneStepLate:
 
     # all together
 
-    def _gather(self, now: float, rank: int, push: tuple[int, Tensor, int]) -> None:
+    def _gather(self, now: float, rank: int, push: Push) -> None:
         """The full barrier: one update when every worker's gradient of this iteration is there."""
         iteration, total, version = push
         there = self.gradients.setdefault(iteration, {})
@@ -210,7 +218,7 @@ class OneStepLate:
             return
         num_samples = self.setting.num_workers * self.setting.batch_size
         staleness = iteration - min(version for _, version in there.values())
-        self.model.step(sum(total for total, _ in there.values()) / num_samples, num_samples)
+        self.model.step(added(total for total, _ in there.values()) / num_samples, num_samples)
         new = Arrival(self.model.weights, iteration + 1, self.model.samples, self.model.lr, staleness)
         if self.form == "server":
             self.steps[new.version] = Step(now, num_samples, staleness, loss(new.weights))

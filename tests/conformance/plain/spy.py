@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.conformance.plain.compare import engine
 from tests.conformance.plain.setting import Setting
@@ -11,13 +12,16 @@ from torch import Tensor
 from ownpace import make_algorithm
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.events import Event
+from ownpace.core.contract.roles import Worker
+from ownpace.core.contract.values import Gradient
+from ownpace.testing.runs import with_worker
 
 
 @dataclass
 class Sum:
     """One worker's part in an all-reduce, and where it was computed."""
 
-    gradient: object
+    gradient: Gradient | None
     versions: list[int]
     """Of the parameters at which each of its micro-batches was computed."""
     points: list[Tensor]
@@ -28,7 +32,7 @@ class Sum:
 class Committed:
     """One update, as one worker made it."""
 
-    gradient: object
+    gradient: Gradient
     lr: float
     """The schedule's, before the update."""
     lr_scale: float
@@ -52,7 +56,7 @@ class Record:
 class Spied:
     """A worker that does as the one it stands before, and keeps a record."""
 
-    def __init__(self, me: object, record: Record) -> None:
+    def __init__(self, me: Worker, record: Record) -> None:
         self._me = me
         self._record = record
         self._open = Sum(None, [], [])
@@ -87,12 +91,12 @@ def spied(name: str, **parameters: object) -> tuple[Algorithm, dict[int, Record]
     algorithm = make_algorithm(name, parameters)
     records: dict[int, Record] = {}
 
-    class Watched(type(algorithm)):
-        async def worker(self, me):
-            records[me.rank] = Record()
-            await super().worker(Spied(me, records[me.rank]))
+    async def worker(me):
+        records[me.rank] = Record()
+        spy: Any = Spied(me, records[me.rank])
+        await algorithm.worker(spy)
 
-    return Watched(**vars(algorithm)), records
+    return with_worker(algorithm, worker), records
 
 
 def watched(setting: Setting, name: str, **parameters: object) -> tuple[list[Event], list[Record]]:

@@ -60,9 +60,9 @@ def test_every_mark_that_is_passed_asks_for_one_evaluation(every: int, counts: l
         assert marks.next == (samples // every + 1) * every
 
 
-def ledger(**settings: object) -> tuple[Ledger, list[events.Event]]:
+def ledger(target: float | None = None, *, stop_at_target: bool = False) -> tuple[Ledger, list[events.Event]]:
     written: list[events.Event] = []
-    return Ledger(written.append, **settings), written
+    return Ledger(written.append, target, stop_at_target=stop_at_target), written
 
 
 @pytest.mark.parametrize("stop_at_target", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,13 +30,13 @@ def a_run(
         events += [Compute(start, start + 0.5, worker, 8, start) for worker in workers]
         events += [Wait(start + 0.5, start + 1, worker, "all-reduce") for worker in workers]
         events.append(Transfer(start + 0.5, start + 1, "all-reduce", "workers", 40))
-        events.append(Transfer(start + 0.5, start + 1, "push", ("worker-0", "server-0"), 40))
+        events.append(Transfer(start + 0.5, start + 1, "push", ["worker-0", "server-0"], 40))
         events.append(Update(start + 1, workers[0], start + 1, 8, 8 * (start + 1), 0))
     events += [Evaluation(4.0, 32, 4, 0.5, accuracy), End(4.0, "finished", sums)]
     return events
 
 
-def drawn(tmp_path: Path, **runs: list[Event]) -> str:
+def drawn(tmp_path: Path, **runs: Sequence[Event]) -> str:
     path = tmp_path / "figure.svg"
     draw_comparison(runs, path)
     return path.read_text(encoding="utf-8")

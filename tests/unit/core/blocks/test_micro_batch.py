@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ownpace.core.blocks.micro_batch import GRAINS, PATIENCE, MicroBatch
+from ownpace.core.blocks.micro_batch import GRAINS, PATIENCE, MicroBatch, Sizing
 from ownpace.core.blocks.paces import Paces, check_smoothing, differs
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Contribution
@@ -84,7 +84,7 @@ class Computer:
 class Sums:
     """Workers that sum one micro-batch each, again and again; the next size is chosen while a sum is under way."""
 
-    def __init__(self, computers: Sequence[Computer], largest: int, sizing: str = "equal-time") -> None:
+    def __init__(self, computers: Sequence[Computer], largest: int, sizing: Sizing = "equal-time") -> None:
         num = len(computers)
         self.computers = computers
         self.micro = [MicroBatch(rank, num, largest, sizing, smoothing=1.0) for rank in range(num)]
@@ -246,7 +246,7 @@ def test_who_contributed_nothing_learns_no_size(machines: list[Computer], larges
 
 
 @given(st.lists(paces_per_s, min_size=1, max_size=5), st.sampled_from(["fixed", "equal-time"]))
-def test_a_workers_fraction_is_that_of_its_pace(measured: list[float], sizing: str) -> None:
+def test_a_workers_fraction_is_that_of_its_pace(measured: list[float], sizing: Sizing) -> None:
     num = len(measured)
     micro = [MicroBatch(rank, num, 64, sizing, smoothing=1.0) for rank in range(num)]
     assert [one.pace_fraction for one in micro] == pytest.approx([1 / num] * num)

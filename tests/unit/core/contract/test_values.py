@@ -23,8 +23,8 @@ from ownpace.core.contract.values import (
 WHOLE = Shard(0, 0, 2)
 
 
-def gradient(samples: int, total: float = 1.0, **fields: object) -> Gradient:
-    return Gradient(torch.full((2,), total), samples, **{"versions": (0,), **fields})
+def gradient(samples: int, total: float = 1.0, versions: tuple[int, ...] = (0,), seconds: float = 0.0) -> Gradient:
+    return Gradient(torch.full((2,), total), samples, versions, loss=total, seconds=seconds)
 
 
 def test_gradients_add_as_unions_of_samples() -> None:
@@ -38,13 +38,11 @@ def test_gradients_add_as_unions_of_samples() -> None:
 
 parts = st.lists(
     st.builds(
-        lambda samples, total, versions, seconds: gradient(
-            samples, float(total), versions=versions, seconds=float(seconds), loss=float(total)
-        ),
+        gradient,
         st.integers(0, 20),
-        st.integers(-9, 9),
+        st.integers(-9, 9).map(float),
         st.tuples(st.integers(0, 5), st.integers(0, 5)),
-        st.integers(0, 9),
+        st.integers(0, 9).map(float),
     ),
     min_size=1,
     max_size=6,
