@@ -138,8 +138,9 @@ class VirtualReceive(Answer[Message]):
                 waited(node, "message", start)
             else:
                 yield self
-        message = self.value
-        node.progress.hear(message.samples, message.stop)
+        message, progress = self.value, node.progress
+        if message.samples > progress.samples or message.stop:
+            progress.hear(message.samples, message.stop)
         return message
 
 

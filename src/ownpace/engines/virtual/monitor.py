@@ -30,7 +30,7 @@ class Model:
         self._learning = simulation.learning
         self._workers = workers
         self._servers = servers
-        self.latest: Updated = workers[0].learner
+        self.latest: Updated = workers[0]
 
     def version(self, updates: int) -> int:
         """Changes with every update of any part of it."""
@@ -91,13 +91,13 @@ class Monitor:
     def updated(self, whose: Updated, samples: int, staleness: int) -> None:
         """A node made an update. Of replicas, the first to make it counts; of servers, the first."""
         simulation, totals, progress = self._simulation, self.totals, whose.progress
-        first_shard = whose.node.shard.index == 0
+        first_shard = whose.shard.index == 0
         version, total_samples = progress.version, progress.samples
         if first_shard and version <= totals.updates:
             return
         now = simulation.clock.time
         if simulation.detail:
-            simulation.emit(events.Update(now, whose.node.name, version, samples, total_samples, staleness))
+            simulation.emit(events.Update(now, whose.name, version, samples, total_samples, staleness))
         if first_shard:
             self._model.latest = whose
             totals.add(now, version, total_samples, staleness)
