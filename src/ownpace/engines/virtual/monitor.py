@@ -139,13 +139,8 @@ class Monitor:
     def _sum_up(self) -> events.Sums:
         clock = self._simulation.clock
         now = clock.time
-        # A gradient under way counts with the time that it has taken so far.
         begun_s = {id(e.worker): max(0.0, now - e.start) for e in clock.scheduled() if isinstance(e, VirtualGradient)}
-        workers = {}
-        for worker in self._workers:
-            tally = worker.tally
-            compute_s = tally.compute_s + begun_s.get(id(worker), 0.0)
-            workers[worker.name] = events.Tally(tally.samples, compute_s, tally.load_s)
+        workers = {worker.name: worker.tally(begun_s.get(id(worker), 0.0)) for worker in self._workers}
         return sums_of(self.totals, now, self._simulation.job.fleet.limit_samples_per_s(now), workers)
 
 

@@ -176,7 +176,16 @@ class VirtualCommunicator(VirtualNode):
 class VirtualWorker(VirtualLearner, VirtualNode):
     """A worker: a node with a machine, data and parameters."""
 
-    __slots__ = (*LEARNER_SLOTS, "_processor", "batch_size", "buffers", "micro_batch", "tally")
+    __slots__ = (
+        *LEARNER_SLOTS,
+        "_processor",
+        "batch_size",
+        "buffers",
+        "compute_s",
+        "computed_samples",
+        "load_s",
+        "micro_batch",
+    )
 
     def __init__(
         self, surroundings: tuple[Simulation, Collectives], rank: int, replica: Replica, num_shards: int
@@ -192,7 +201,9 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         self.batch_size = job.batch_size
         self.micro_batch = job.micro_batch or job.batch_size
         self.buffers = simulation.learning.new_buffers()
-        self.tally = events.Tally(0, 0.0, 0.0)
+        self.computed_samples = 0
+        self.compute_s = 0.0
+        self.load_s = 0.0
         self._processor = Processor(machine, rank, job.seed)
 
     @property
@@ -250,9 +261,13 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         if self.simulation.sampler is not None:
             self.simulation.sampler.assign(self.index, start, stop)
 
+    def tally(self, begun_s: float) -> events.Tally:
+        """What this worker has done, with the time that its gradient under way has taken so far."""
+        return events.Tally(self.computed_samples, self.compute_s + begun_s, self.load_s)
+
     def _load(self, samples: int) -> float:
         start, end = self._processor.load(self._clock.time, samples)
-        self.tally.load_s += end - start
+        self.load_s += end - start
         if self.simulation.detail and end > start:
             self.simulation.emit(events.Load(start, end, self.name, samples))
         return end
