@@ -28,7 +28,7 @@ from ownpace.core.contract.events import Compute, Event, Transfer
 from ownpace.core.learning.sampling import Shards
 from ownpace.engines.job import Job
 from ownpace.engines.virtual.run import VirtualRun
-from ownpace.fleet import Fault, Fleet, Machine, Network, ServerMachine, Slowdown, paces
+from ownpace.fleet import Fleet, Machine, Network, PlannedFault, ServerMachine, Slowdown, paces
 from ownpace.tasks import Digits, Quadratic
 from ownpace.testing import simulate
 
@@ -279,7 +279,7 @@ def test_a_group_sees_one_snapshot_in_each_iteration(
 @pytest.mark.parametrize("stall", ["pause", "slowdown"])
 def test_a_stalled_group_blocks_no_other(stall: str) -> None:
     slow = (Slowdown(from_s=1, until_s=3, factor=1e6),) if stall == "slowdown" else ()
-    pause = (Fault(worker="worker-0", kind="pause", at_s=1, back_at_s=3),) if stall == "pause" else ()
+    pause = (PlannedFault(worker="worker-0", kind="pause", at_s=1, back_at_s=3),) if stall == "pause" else ()
     fleet = Fleet(
         machine=(Machine(samples_per_s=1000, slowdown=slow), Machine(samples_per_s=1000), Machine(samples_per_s=900)),
         fault=pause,
@@ -522,9 +522,9 @@ def drawn_by_each(samples_per_s: Sequence[float], parameters: dict[str, object])
         sampling="shards",
     )
     run = VirtualRun(job, lambda event: None, None)
-    run.sampler = Noting(400, len(samples_per_s), seed=0)
+    run.simulation.sampler = sampler = Noting(400, len(samples_per_s), seed=0)
     assert run.run().error is None
-    return run.sampler.drawn
+    return sampler.drawn
 
 
 def assert_shares(drawn: list[set[int]], expected: Sequence[float]) -> None:

@@ -285,7 +285,7 @@ def test_replicas_are_identical_where_promised(case):
     job = Job(algorithm=algorithm, task=Digits(), fleet=PRESETS["mild"][1], batch_size=8, samples=500)
     run = VirtualRun(job, lambda event: None, None)
     assert run.run().error is None
-    copies = [worker.parameters.values for worker in run._workers]
+    copies = [worker.parameters.values for worker in run.workers]
     identical = all(torch.equal(copies[0], copy) for copy in copies)
     if algorithm.replicas_identical:
         assert identical
