@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ from ownpace.core.learning.optimizer import ELEMENTWISE, FlatOptimizer, Optimize
 
 LAYERWISE = {"adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1)}
 ALL = {
-    **{name: (lambda p, cls=cls: cls(p, lr=0.1)) for name, cls in ELEMENTWISE.items()},
+    **{name: partial(cls, lr=0.1) for name, cls in ELEMENTWISE.items()},
     **LAYERWISE,
     "sgd with all": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
     "sgd with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
@@ -76,7 +78,8 @@ def test_a_step_not_taken_leaves_no_trace(build):
 
 def test_several_groups_keep_their_own_settings():
     def build(parameters):
-        weights, biases = [], []
+        weights: list[torch.Tensor] = []
+        biases: list[torch.Tensor] = []
         for parameter in parameters:
             (weights if parameter.dim() > 1 else biases).append(parameter)
         groups = [{"params": group, "lr": lr} for group, lr in ((weights, 0.1), (biases, 1.0)) if group]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.task import TensorSamples
 from ownpace.tasks import TASKS, Cifar10, Digits, Mnist, Quadratic, Svmlight, make_task, models_of
 from ownpace.tasks.files import DataFiles, locate
 from ownpace.tasks.images import read_idx
@@ -72,6 +73,8 @@ def test_every_task_offers_models(name):
 def test_digits_are_split_without_overlap():
     task = Digits()
     train, test = task.train_samples(), task.test_samples()
+    assert isinstance(train, TensorSamples)
+    assert isinstance(test, TensorSamples)
     assert (len(train), len(test)) == (1437, 360)
     rows = {row.numpy().tobytes() for row in train.inputs}
     assert len(rows & {row.numpy().tobytes() for row in test.inputs}) < 5  # the set holds a few twins

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ownpace.core.contract import events
-from ownpace.core.contract.errors import DivergenceError
+from ownpace.core.contract.errors import DivergenceError, OwnpaceError
 from ownpace.core.learning.task import Score
 
 
@@ -75,9 +75,12 @@ class Ledger:
         reached = self._target is not None and score.accuracy is not None and score.accuracy >= self._target
         return reached and self._stop_at_target
 
-    def end(self, t: float, reason: str, sums: events.Sums) -> None:
-        """Write the last record."""
-        self._emit(events.End(t, reason, sums))
+    def end(self, t: float, error: OwnpaceError | None, sums: events.Sums) -> None:
+        """Write the last record: the run has finished, or ended early because of this error."""
+        if error is None:
+            self._emit(events.End(t, "finished", sums))
+        else:
+            self._emit(events.End(t, str(error), sums, error.code))
 
 
 def sums_of(

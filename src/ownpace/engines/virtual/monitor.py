@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract import events
+from ownpace.core.contract.errors import OwnpaceError
 from ownpace.core.learning.flat import Buffers
 from ownpace.core.learning.task import Score
 from ownpace.engines.job import Job, OnProgress, ProgressReport
@@ -126,9 +127,9 @@ class Monitor:
         if self._ledger.evaluated(score, now, totals.samples, totals.updates):
             self.training_ends()
 
-    def end(self, reason: str) -> None:
+    def end(self, error: OwnpaceError | None) -> None:
         """Write the last record."""
-        self._ledger.end(self._simulation.clock.time, reason, self._sums or self._sum_up())
+        self._ledger.end(self._simulation.clock.time, error, self._sums or self._sum_up())
 
     def _passed_mark(self, samples: int) -> None:
         self._ticks.tick(samples, self._simulation.clock.time)

@@ -107,9 +107,8 @@ class VirtualRun:
         finally:
             for driver in self._drivers:
                 driver.close()  # servers and communicators would go on for ever
-        reason = "finished" if error is None else str(error)
-        monitor.end(reason)
-        return Outcome(reason, error, self._model.export())
+        monitor.end(error)
+        return Outcome("finished" if error is None else str(error), error, self._model.export())
 
     def _header(self) -> events.Run:
         learning = self.simulation.learning
