@@ -1,8 +1,9 @@
 # Everything runs in a virtual environment in the tree, made on first use. Needs Python 3.11 or later.
 PYTHON ?= python3
 BIN := .venv/bin
+EPOCHS ?= 28
 
-.PHONY: help demo test test-slow check bench claims clean
+.PHONY: help demo test test-slow check format coverage journeys bench claims clean
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -15,7 +16,7 @@ help:  ## what there is to make
 
 demo: .venv/ready  ## four algorithms on four processes of different pace, each beside its prediction
 	$(BIN)/ownpace compare --engine both --algorithms sync,balanced,abs,pace --fleet examples/laptop.toml --lr 0.02 \
-	  --momentum 0.9 --epochs 28 --target 0.96 --out runs/demo --overwrite
+	  --momentum 0.9 --epochs $(EPOCHS) --target 0.96 --out runs/demo --overwrite
 
 test-slow: .venv/ready  ## the tests that take long
 	$(BIN)/python -m pytest -q -n 2 -m slow
@@ -23,13 +24,28 @@ test-slow: .venv/ready  ## the tests that take long
 test: check  ## checks and all tests but the slow ones
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
-check: .venv/ready  ## lint, format, types, import contracts, spelling
+format: .venv/ready  ## put the code into shape
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+# Absolute, because forked processes write next to it and tests change the working directory.
+coverage: export COVERAGE_FILE = $(CURDIR)/.coverage
+coverage: .venv/ready  ## lines of src that the tests reach, in all processes that they start
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -n 2 -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+check: .venv/ready  ## lint, format, types, import contracts, spelling, figures of the source
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > .venv/contracts.txt || { cat .venv/contracts.txt; exit 1; }
-	$(BIN)/codespell src docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
-	@sh scripts/sizes
+	$(BIN)/codespell src docs benchmarks scripts *.md
+	$(BIN)/python scripts/figures.py
+
+journeys: .venv/ready  ## the files one has to open to follow a run, and one step of the drop-in
+	$(BIN)/python scripts/journeys.py
 
 bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a machine that does nothing else
 	$(BIN)/python benchmarks/clocks.py
@@ -44,4 +60,4 @@ claims: .venv/ready  ## the races of docs/results/claims.md: hours on a small ma
 	cd benchmarks && ../$(BIN)/python -m claims
 
 clean:  ## remove the environment and all results
-	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -23,9 +23,8 @@ from ownpace.core.contract.values import Gradient, Parameters, Shard
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines import ENGINES, Job
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.process.run.member import Membership
-from ownpace.engines.process.run.rendezvous import LOOPBACK, Meeting, local_store
-from ownpace.engines.process.talk.collectives import Wiring, _connect
+from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
 from ownpace.engines.process.talk.mailbox import RunKey
 from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 from ownpace.fleet import full_speed
@@ -58,19 +57,19 @@ def gigabytes(nbytes: int, times: list[float]) -> str:
 def round_trips() -> tuple[list[float], list[float]]:
     """Seconds of each round trip, ours and gloo's in turns; the first is left out."""
     store, port = local_store()
-    meeting = Meeting(LOOPBACK, port, "bench", RunKey.new().secret, LOOPBACK)
-    server = multiprocessing.get_context("forkserver").Process(target=serve, args=(meeting,))
+    rendezvous = Rendezvous(LOOPBACK, port, "bench", RunKey.new().secret, LOOPBACK)
+    server = multiprocessing.get_context("forkserver").Process(target=serve, args=(rendezvous,))
     server.start()
     torch.set_num_threads(1)
     keep_large_blocks()
-    membership = Membership("worker", meeting)
-    channel = connect(0, membership)
+    connection = Connection("worker", rendezvous)
+    channel = connect(0, connection)
     values = torch.randn(VALUES)
     ours, gloo = [], []
     for _ in range(TURNS + 1):
         start = time.perf_counter()
-        membership.post.send("server", Packet(Gradient(values, 1, (0,))))
-        answer = receive(membership)
+        connection.mailbox.send("server", Packet(Gradient(values, 1, (0,))))
+        answer = receive(connection)
         ours.append(time.perf_counter() - start)
         assert isinstance(answer.body, Parameters)
         start = time.perf_counter()
@@ -78,33 +77,37 @@ def round_trips() -> tuple[list[float], list[float]]:
         channel.recv([values], 1, 1).wait()
         gloo.append(time.perf_counter() - start)
     server.join()
-    membership.post.close(now=True)
+    connection.mailbox.close(now=True)
     del store
     return ours[1:], gloo[1:]
 
 
-def serve(meeting: Meeting) -> None:
+def serve(rendezvous: Rendezvous) -> None:
     torch.set_num_threads(1)
     keep_large_blocks()
-    membership = Membership("server", meeting)
-    channel = connect(1, membership)
+    connection = Connection("server", rendezvous)
+    channel = connect(1, connection)
     values = torch.randn(VALUES)
     for _ in range(TURNS + 1):
-        assert isinstance(receive(membership).body, Gradient)
-        membership.post.send("worker", Packet(Parameters(values, 1, Shard(0, 0, VALUES))))
+        assert isinstance(receive(connection).body, Gradient)
+        connection.mailbox.send("worker", Packet(Parameters(values, 1, Shard(0, 0, VALUES))))
         channel.recv([values], 0, 0).wait()
         channel.send([values], 0, 1).wait()
-    membership.post.close()
+    connection.mailbox.close()
 
 
-def connect(rank: int, membership: Membership) -> Any:
-    return _connect("pair", rank, 2, Wiring(membership.store, "gloo", LOOPBACK), 1)[0]
+def connect(rank: int, connection: Connection) -> Any:
+    """A bare process group of gloo's between the two."""
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+    options._threads = 2
+    return dist.ProcessGroupGloo(dist.PrefixStore("pair", connection.store), rank, 2, options)
 
 
-def receive(membership: Membership) -> Packet:
-    letter = membership.post.receive()
-    assert letter is not None
-    return unpack(letter[1], Limits((Shard(0, 0, VALUES),), VALUES))
+def receive(connection: Connection) -> Packet:
+    arrived = connection.mailbox.receive()
+    assert arrived is not None
+    return unpack(arrived[1], Limits((Shard(0, 0, VALUES),), VALUES))
 
 
 def fairness() -> dict[str, int]:

@@ -35,7 +35,7 @@ def test_the_documented_fleet_file_is_one(tmp_path):
     assert [worker.name for worker in read_toml(path).workers] == ["new-0", "new-1", "old-0"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -10,7 +10,8 @@ processes. Start reading at `algorithms/sync.py`, then `core/asking.py`, then `e
 """
 
 from ownpace.algorithms import ALGORITHMS, make_algorithm
-from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, exchange
+from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, accumulate_until
+from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import DivergenceError, InputError, MachineDied, OwnpaceError
 from ownpace.core.contract.roles import Communicator, Server, Worker
@@ -46,11 +47,13 @@ __all__ = [
     "Worker",
     "accumulate",
     "accumulate_and_reduce",
-    "exchange",
+    "accumulate_until",
     "execute",
     "join",
     "make_algorithm",
     "make_task",
+    "pull",
+    "push",
     "read_fleet",
     "train",
 ]

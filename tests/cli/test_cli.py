@@ -23,20 +23,13 @@ KEYS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OWNPACE_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing answers there: no test goes online
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-
-
 def run(capfd, *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stopped:
         main(list(arguments))
     out, err = capfd.readouterr()
-    return stopped.value.code, out, err
+    code = stopped.value.code
+    assert isinstance(code, int)
+    return code, out, err
 
 
 def test_train_writes_a_folder_and_prints_json_last(capfd, tmp_path):
@@ -158,7 +151,7 @@ def test_help_teaches(capfd, arguments):
         ("trian", ["trian", "--help"]),
         ("compare --algorithms sync,snyc", ["unknown algorithm 'snyc'"]),
         ("compare --algorithms sync,sync", ["each once"]),
-        ("compare --seeds a", ["--seed was given 'a'"]),
+        ("compare --seeds a", ["--seeds was given 'a'"]),
         ("compare -p staleness=3", ["say for which algorithm"]),
         ("compare -p state.staleness=3", ["unknown algorithm in -p: 'state'"]),
     ],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, exchange
+from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce
+from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Communicator, Server, Worker
 
@@ -18,7 +19,8 @@ class ScriptedAsync(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         for _ in range(self.order.count(me.rank)):
-            await exchange(me, await accumulate(me, me.batch_size))
+            push(me, await accumulate(me, me.batch_size))
+            await pull(me)
 
     async def server(self, me: Server) -> None:
         for rank in self.order:
@@ -50,16 +52,16 @@ class Late(Algorithm):
     async def worker(self, me: Worker) -> None:
         gradient = await me.gradient()
         while me.training:
-            notes = gradient.total[:3].double()
-            in_flight = me.all_reduce(gradient.noting(notes))
+            first, second, third = gradient.total[:3].tolist()
+            in_flight = me.all_reduce(gradient.noting(first=first, second=second, third=third))
             ahead = me.peek(gradient)
             gradient = await me.gradient(at=ahead)
             batch = await me.load(2)
             gradient += await me.gradient(batch=batch)
             total = await in_flight
-            assert total.notes is not None
+            assert set(total.notes) == {"first", "second", "third"}
             assert len(total.contributions) == len(me.workers)
-            me.step(total, lr_scale=1.0 if float(total.notes.sum()) > 0 else 0.5)
+            me.step(total, lr_scale=1.0 if sum(total.notes.values()) > 0 else 0.5)
         me.step(await me.all_reduce(gradient))
 
 

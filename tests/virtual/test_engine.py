@@ -193,15 +193,12 @@ class Chatty(Algorithm):
         if me.rank == 0:
             tensors = [(await me.receive(other)).body for other in reversed(others)]
             assert [int(tensor) for tensor in tensors] == [2, 1]
-            sent = me.send(others[0], torch.tensor(9.0))
-            assert not sent.done
-            await sent
-            assert sent.done
+            me.send(others[0], nine=9.0)
         else:
             await me.gradient(10 * me.rank)
             me.send(me.workers.members[0], torch.tensor(me.rank))
             if me.rank == 1:
-                assert float((await me.receive()).body) == 9.0
+                assert (await me.receive()).notes["nine"] == 9.0
 
 
 def test_messages_wait_for_who_asks_for_them():

@@ -6,7 +6,7 @@
       w_{t+1} = Opt(w_t, Σ_i G^i_{t−1} / Σ_i n^i_{t−1});   S_t = start all-reduce-sum(G, n)
     drain the last synchronisation at the end
 
-The paper's abstract fixes that gradients are synchronised with a delay of exactly one iteration, that workers
+The paper's abstract says that gradients are synchronised with a delay of exactly one iteration, that workers
 meanwhile compute a batch whose size is not fixed in advance, until the next synchronisation starts, and that
 computing never idles. The rest is our reconstruction: completion is tested between micro-batches; gradients are
 weighted by their samples, so the mean is that over the union of all batches; samples come from the whole data set.
@@ -18,7 +18,7 @@ weighted by their samples, so the mean is that over the union of all batches; sa
 | n_i, n | `batch.samples`, `total.samples` |
 | η under a varying n | `lr_rule`; reference: `batch_size · N` samples |
 
-One step of delay costs stability: on curvature a, heavy ball is stable up to η·a = 2(1 + μ) without delay, and only up
+One step of delay costs stability: on curvature a, heavy ball is stable up to η·a = 2(1 + μ) without delay, but only up
 to 1 − μ with it. Pace-SGD repairs that.
 """
 
@@ -27,26 +27,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.blocks.accumulate import accumulate, accumulate_until
 from ownpace.core.blocks.varying_batch import VaryingBatch
 from ownpace.core.contract.roles import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
 class AbsSgd(VaryingBatch):
-    """Compute at one's own pace until the last sum is there; apply it one update late."""
+    """Compute at one's own pace until the last sum arrives; apply it one update late."""
 
     replicas_identical: ClassVar[bool] = True
 
     async def worker(self, me: Worker) -> None:
-        rule, micro = self.rule_of(me), self.micro_of(me)
-        batch = await accumulate(me, micro.next())
-        in_flight = me.all_reduce(rule.note(batch))
+        own = self.at_own_pace(me)
+        in_flight = own.all_reduce(await own.batch())
         while me.training:
-            batch = await accumulate_until(me, in_flight, micro.next())
-            total = await in_flight
-            rule.step(me, total)
-            micro.take(total.contributions)
-            in_flight = me.all_reduce(rule.note(batch))
-        total = await in_flight
-        rule.step(me, total)
+            batch = await own.batch(until=in_flight)
+            own.step(await in_flight)
+            in_flight = own.all_reduce(batch)
+        own.step(await in_flight)

@@ -6,10 +6,15 @@
     w_{t+1} = Opt(w_t, A_t + B_t)    as soon as B_t is summed
 
 Half of every step's samples are taken at the parameters themselves, half at an estimate of them. Computing never
-waits for a sum, as long as a micro-batch takes longer; at machines of different pace, each adds micro-batches until
-the sum under way is there, as in ABS-SGD. It costs two collectives per committed step. On a quadratic of curvature a
-it is stable up to η·a = 2 (μ = 0). Rebuilt by us from the description of the idea; our nearest rival. Micro-batches
-that take everybody equally long (`micro=equal-time`) are our addition.
+waits for a sum, as long as a micro-batch takes longer; on machines of different pace, each adds micro-batches until
+the sum under way arrives, as in ABS-SGD. It costs two collectives per committed step. On a quadratic of curvature a
+it is stable up to η·a = 2 (μ = 0). Rebuilt by us from the description of the idea; Pace-SGD's nearest rival.
+Micro-batches that take all workers equally long (`micro=equal-time`) are our addition.
+
+| symbol | here |
+|---|---|
+| sum of A_t | `first`; awaited: `half` |
+| sum of B_t | `second` |
 """
 
 from __future__ import annotations
@@ -17,7 +22,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.blocks.accumulate import accumulate, accumulate_until
 from ownpace.core.blocks.varying_batch import VaryingBatch
 from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import union
@@ -30,19 +34,13 @@ class Acco(VaryingBatch):
     replicas_identical: ClassVar[bool] = True
 
     async def worker(self, me: Worker) -> None:
-        rule, micro = self.rule_of(me), self.micro_of(me)
-        first = me.all_reduce(rule.note(await accumulate(me, micro.next())))
+        own = self.at_own_pace(me)
+        first = own.all_reduce(await own.batch())
         while me.training:
-            batch = await accumulate_until(me, first, micro.next())
-            estimate = await first
-            micro.take(estimate.contributions)
-            second = me.all_reduce(rule.note(batch))
-            ahead = me.peek(estimate, lr_scale=rule.latest.lr_scale) if estimate.samples else None
-            batch = await accumulate_until(me, second, micro.next(), at=ahead)
-            addition = await second
-            micro.take(addition.contributions)
-            total = union([estimate, addition])
-            rule.step(me, total)
-            first = me.all_reduce(rule.note(batch))
-        total = await first
-        rule.step(me, total)
+            batch = await own.batch(until=first)
+            half = await first
+            second = own.all_reduce(batch)
+            batch = await own.batch(until=second, at=own.peek(half))
+            own.step(union([half, await second]))
+            first = own.all_reduce(batch)
+        own.step(await first)

@@ -1,20 +1,23 @@
 """Sync-SGD with backup workers: of N workers, an update waits for the first N − b; late gradients are dropped.
 
     worker i:  g_i at w_t;  push g_i;  pull
-    server:    gather gradients at w_t until N − b are there
+    server:    gather gradients at w_t until N − b have arrived
                w_{t+1} = Opt(w_t, Σ G_i / Σ n_i over those);  answer their workers
                a gradient at older parameters is dropped, and its worker gets w at once
 
-Cures rare, random delays. A machine that is always slow is always dropped: its work is lost.
+This helps against rare, random delays. A machine that is always slow is always dropped: its work is lost.
+
+| symbol | here |
+|---|---|
+| b | `backups` |
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from ownpace.core.blocks.accumulate import accumulate, exchange
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Server, Worker
 from ownpace.core.contract.values import Address, Gradient, union
@@ -23,7 +26,7 @@ from ownpace.core.settings import not_negative
 
 @dataclass(frozen=True, kw_only=True)
 class BackupSgd(Algorithm):
-    """Synchronous, but nobody waits for the slowest few."""
+    """Synchronous, but an update does not wait for the slowest few."""
 
     backups: int = 1
     """b: for how many of the workers an update does not wait."""
@@ -33,24 +36,25 @@ class BackupSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         while me.training:
-            await exchange(me, await accumulate(me, me.batch_size))
+            push(me, await accumulate(me, me.batch_size))
+            await pull(me)
         for server in me.servers:
-            me.send(server, torch.zeros(1))  # nobody needs to wait for me any more
+            me.send(server, leaves=1)  # servers need not wait for me any more
 
     async def server(self, me: Server) -> None:
         left: set[Address] = set()
         pushes: dict[Address, Gradient] = {}
         while True:
-            push = await me.receive()
-            if not isinstance(push.body, Gradient):
-                left.add(push.sender)
-                if len(left) == len(me.workers):
-                    left.clear()  # all of them: whoever pushes next begins anew
-            elif push.gradient.versions[0] < me.parameters.version:
-                me.send(push.sender, me.parameters)  # too late
+            message = await me.receive()
+            if "leaves" in message.notes:
+                left.add(message.sender)
+            elif message.gradient.versions[0] < me.parameters.version:
+                me.send(message.sender, me.parameters)  # too late
             else:
-                pushes[push.sender] = push.gradient
-            if pushes and len(pushes) >= min(len(me.workers) - self.backups, len(me.workers) - len(left)):
+                pushes[message.sender] = message.gradient
+            present = len(me.workers) - len(left)
+            if pushes and len(pushes) >= min(len(me.workers) - self.backups, present):
+                # By rank, not by arrival: floating-point sums depend on the order, and runs must be reproducible.
                 workers = sorted(pushes, key=lambda worker: worker.index)
                 me.step(union([pushes[worker] for worker in workers]))
                 pushes.clear()

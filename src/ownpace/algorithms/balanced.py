@@ -2,15 +2,15 @@
 
     v_i = samples/s that worker i computes, measured on computing alone, smoothed
     b_i = B · v_i / Σ_j v_j, rounded so that Σ b_i = B = N · batch_size exactly
-    w_{t+1} = Opt(w_t, Σ_i G_i / Σ_i b_i)            each sample counts once, whoever computed it
+    w_{t+1} = Opt(w_t, Σ_i G_i / Σ_i b_i)            each sample counts once, whichever worker computed it
 
-All workers need about equally long, so nobody waits long; staleness stays zero and the global batch is fixed, so
-the result is that of Sync-SGD. Sizes follow the speeds while running: the sum of the gradients says how many samples
-each worker computed and in what time, so all of them divide the next batch alike. Nobody is left without work: a
-worker whose share rounds to nothing takes one sample from the largest share. A division is kept until a share is
-off by a tenth (`tolerance`), since cards choose their kernels anew for every size; for the same reason, the time of
-the first batch of a division says nothing about paces and is not looked at. The last micro-batch is handed to the sum
-before it is computed, so its backward pass and the transfer overlap.
+All workers take about equally long, so none waits long; staleness stays zero and the global batch is fixed, so the
+result is that of Sync-SGD. Sizes follow the speeds while running: the sum of the gradients says how many samples each
+worker computed and in what time, so all of them divide the next batch alike. No worker is left without work: one whose
+share rounds to zero takes one sample from the largest share. A division is kept until a share is off by a tenth
+(`tolerance`), since GPUs choose their kernels anew for every size; for the same reason, the time of the first batch of
+a division says nothing about paces and is ignored. The last micro-batch is handed to the sum before it is computed, so
+its backward pass and the transfer overlap.
 
 | paper | here |
 |---|---|
@@ -38,9 +38,8 @@ class BalancedSgd(Algorithm):
     replicas_identical: ClassVar[bool] = True
     smoothing: float = 0.3
     """Weight of the newest measurement in a worker's speed, above 0 and at most 1."""
-
     tolerance: float = 0.1
-    """By what share a worker's batch may be off before the division changes."""
+    """How far a worker's batch may be off, as a fraction of it, before the division changes."""
 
     def __post_init__(self) -> None:
         check_smoothing(self.smoothing)
@@ -54,7 +53,7 @@ class BalancedSgd(Algorithm):
         while me.training:
             total = await accumulate_and_reduce(me, sizes[me.rank])
             me.step(total)
-            if not settled:
+            if not settled:  # the first batch of a division is slow for reasons of its own: do not measure it
                 settled = True
                 continue
             paces.take(total.contributions)

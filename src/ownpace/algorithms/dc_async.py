@@ -1,20 +1,25 @@
-"""DC-ASGD: asynchronous, with gradients moved to where the parameters have got to meanwhile.
+"""DC-ASGD: asynchronous, with gradients corrected for how far the parameters have moved in the meantime.
 
     worker i:  as in Async-SGD
     server:    w ← Opt(w, g + λ g ⊙ g ⊙ (w − w_bak(i)));  w_bak(i) ← w, and that is what worker i gets
 
 g ⊙ g stands for the diagonal of the Hessian: to first order, the bracket is the gradient at w instead of at w_bak(i),
-the parameters it was computed at. With λ = 0 it is Async-SGD; alone, w = w_bak and it is plain SGD.
+the parameters it was computed at. With λ = 0 it is Async-SGD; with one worker w = w_bak, and it is plain SGD.
+
+| symbol | here |
+|---|---|
+| λ | `compensation` |
+| w_bak(i) | `sent[worker]` |
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ownpace.core.blocks.accumulate import accumulate, exchange
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Server, Worker
-from ownpace.core.contract.values import Gradient
 from ownpace.core.settings import not_negative
 
 
@@ -30,19 +35,17 @@ class DcAsyncSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         while me.training:
-            await exchange(me, await accumulate(me, me.batch_size))
+            push(me, await accumulate(me, me.batch_size))
+            await pull(me)
 
     async def server(self, me: Server) -> None:
         sent = dict.fromkeys(me.workers, me.parameters)
         while True:
-            push = await me.receive()
-            gradient, now = push.gradient, me.parameters.values
-            if gradient.samples and gradient.versions[0] < me.parameters.version:
-                mean = gradient.mean
-                mean = mean + self.compensation * mean.square() * (now - sent[push.sender].values)
-                gradient = Gradient(
-                    mean * gradient.samples, gradient.samples, gradient.versions, gradient.loss, gradient.seconds
-                )
+            message = await me.receive()
+            gradient, w = message.gradient, me.parameters
+            if gradient.versions[0] < w.version:  # a fresh one needs no correction: w = w_bak
+                g, w_bak = gradient.mean, sent[message.sender]
+                gradient = gradient.with_mean(g + self.compensation * g.square() * (w.values - w_bak.values))
             me.step(gradient)
-            sent[push.sender] = me.parameters
-            me.send(push.sender, me.parameters)
+            sent[message.sender] = me.parameters
+            me.send(message.sender, me.parameters)

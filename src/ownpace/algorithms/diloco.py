@@ -1,12 +1,12 @@
 """DiLoCo (arXiv 2311.08105), with as many local steps on each worker as its pace allows.
 
-    round:  H_i = max(1, ⌊v_i / v_max · H⌋)               v_i: measured pace; so everybody's round takes equally long
+    round:  H_i = max(1, ⌊v_i / v_max · H⌋)               v_i: measured pace; so all rounds take equally long
             w_i ← w;  H_i times: w_i ← Opt_i(w_i, g_i)     the inner optimizer is the run's (the paper: AdamW)
             Δ = Σ_i n_i (w − w_i) / Σ_i n_i                work-weighted: n_i samples of worker i in the round
             m ← μ m + Δ;  w ← w − ζ (Δ + μ m)              the outer optimizer: Nesterov
 
 One transfer of the parameters per round: the right choice where communication dominates. The paper has equal H and
-equal weights; steps by pace and weights by work are ours. Alone, with ζ = 1 and μ = 0, it is the inner optimizer.
+equal weights; steps by pace and weights by work are ours. With one worker, ζ = 1 and μ = 0, it is the inner optimizer.
 
 | paper | here |
 |---|---|
@@ -42,9 +42,9 @@ class DiLoCo(Algorithm):
     outer_momentum: float = 0.9
     """μ, of the outer step."""
     by_pace: bool = True
-    """Whether slow workers take fewer steps; else everybody takes H."""
+    """Whether slow workers take fewer steps; otherwise every worker takes H."""
     smoothing: float = 0.3
-    """Weight of the newest measurement in a worker's pace."""
+    """Weight of the newest measurement in a worker's pace, above 0 and at most 1."""
 
     def __post_init__(self) -> None:
         positive(steps=self.steps, outer_lr=self.outer_lr)
@@ -61,16 +61,15 @@ class DiLoCo(Algorithm):
             for _ in range(self._steps(paces, me.rank)):
                 round_.step(await accumulate(me, me.batch_size))
             total = await me.all_reduce(round_.difference(round_.samples))
-            if total.samples:
-                difference = total.mean
-                momentum = self.outer_momentum * momentum + difference
-                outer = difference + self.outer_momentum * momentum
-                me.commit(round_.start.values - self.outer_lr * outer, total)
-                paces.take(total.contributions)
+            difference = total.mean
+            momentum = self.outer_momentum * momentum + difference
+            outer = difference + self.outer_momentum * momentum
+            me.commit(round_.start.values - self.outer_lr * outer, total)
+            paces.take(total.contributions)
 
     def _steps(self, paces: Paces, rank: int) -> int:
         if not self.by_pace:
             return self.steps
         if not paces.known:
-            return 1  # a first short round shows who is how fast
+            return 1  # a short first round shows how fast each worker is
         return max(1, int(self.steps * paces.samples_per_s[rank] / max(paces.samples_per_s) + 1e-9))

@@ -11,18 +11,18 @@ The abstract has groups by speed and servers ordered fast → slow that own the 
 shared momentum and low layers first on the wire are in the released code. U − L_g is exactly how stale the group's
 gradient is, and gradients carry their version, so servers need no L.
 
-Groups. Every worker begins as a group of its own (the asynchronous pre-run). Server 0 measures everybody's pace on
-what they push, and after `prerun` pushes of each divides them: on a logarithmic scale, cut at the widest gaps,
-refined by k-means, the number of groups by the variance-ratio criterion, among divisions with at most `max_groups`
-groups that lie at least `min_gap` apart (that cap and that gap are ours: without them the criterion degenerates).
-It tells a group's workers its new division along with the parameters, so all of a group change at the same moment.
-`regroup_every` updates later it looks again. Or `groups` names them by hand, and they stay.
+Groups. Every worker begins as a group of its own (the asynchronous pre-run). Server 0 measures all paces on what the
+workers push, and after `prerun` pushes of each divides them: on a logarithmic scale, cut at the widest gaps, refined
+by k-means, the number of groups by the variance-ratio criterion, among divisions with at most `max_groups` groups that
+lie at least `min_gap` apart (that cap and that gap are ours: without them the criterion degenerates). A worker hears of
+its new place along with the parameters, so all workers of a group change at the same moment. `regroup_every` updates
+later server 0 looks again. Groups named by hand (`groups`) stay.
 
 Data. By the queue, fast groups take more by themselves. With `data=shares` and sampling `shards`, a worker's share is
 v_g / Σ_h v_h|h| with v_g the slowest speed of its group.
 
 Departures: both engines compute a gradient in one piece, so a worker waits for all layers before its next forward
-pass, not only for the lowest. `staleness_power` (p) and momentum per group are ours.
+pass, not only for the lowest. `staleness_power` (p), momentum per group and regrouping are ours.
 
 | symbol | here |
 |---|---|
@@ -39,16 +39,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.group_barrier import Gathered, Gathering, GroupTag
+from ownpace.core.blocks.group_barrier import Gathered, Gathering, leave
 from ownpace.core.blocks.paces import Paces, differs
+from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Server, Worker
-from ownpace.core.contract.values import Address, Contribution
+from ownpace.core.contract.values import NO_NOTES, Contribution, Notes
 from ownpace.core.settings import not_negative, positive
 
 Division = tuple[tuple[int, ...], ...]
@@ -65,17 +63,18 @@ class GroupingSgd(Algorithm):
     prerun: int = 4
     """Batches of each worker, at least, on which paces are measured."""
     max_groups: int = 4
-    """At most so many groups."""
+    """The largest number of groups."""
     min_gap: float = 0.25
-    """A group is faster than the next by this share, at least."""
+    """How much faster a group is than the next, at the least: 0.25 is a quarter."""
     staleness_power: float = 1.0
-    """p: a group's gradient is weighted by 1/Y^p; 0: not at all."""
+    """p: a group's gradient is weighted by 1/Y^p; 0: no weights."""
     momentum: Literal["shared", "group"] = "shared"
-    """One optimizer state for all groups, or one each."""
+    """One optimizer state for all groups (shared), or one for each (group)."""
     data: Literal["queue", "shares"] = "queue"
-    """Fast groups take more samples from the queue by themselves; or shares (of sampling `shards`) follow the paces."""
+    """Fast groups take more samples from the queue by themselves (queue), or data shares follow the paces (shares, with
+    sampling shards)."""
     regroup_every: int = 0
-    """Updates after which groups are looked at again; 0: never."""
+    """Updates after which the workers are divided again; 0: never."""
 
     def __post_init__(self) -> None:
         positive(prerun=self.prerun, max_groups=self.max_groups, min_gap=self.min_gap)
@@ -104,51 +103,34 @@ class GroupingSgd(Algorithm):
     async def worker(self, me: Worker) -> None:
         division = self.first_division(len(me.workers))
         group = next(number for number, ranks in enumerate(division) if me.rank in ranks)
-        place = GroupTag(group, len(division[group]))
+        size = len(division[group])
         while me.training:
-            place.push(me, await accumulate(me, me.batch_size))
-            following = place
-            for server in me.servers:
-                message = await me.receive(server)
-                if isinstance(message.body, Tensor):  # a new division
-                    number, size, start, stop = message.body.tolist()
-                    following = GroupTag(int(number), int(size))
-                    if self.data == "shares":
-                        me.take_share(start, stop)
-                    message = await me.receive(server)
-                me.place(message.parameters)
-            place = following
-        place.leave(me)
+            push(me, await accumulate(me, me.batch_size), group=group, size=size)
+            place = await pull(me)
+            if place:  # server 0 has divided the workers anew
+                group, size = int(place["group"]), int(place["size"])
+                if self.data == "shares":
+                    me.take_data_range(place["start"], place["stop"])
+        leave(me, group=group, size=size)
 
     async def server(self, me: Server) -> None:
         gathering = Gathering()
-        divider = self._divider(me)
-        left: set[Address] = set()
+        # One server decides for all; the others learn of a new division from the workers' next pushes.
+        divider = Divider(self, len(me.workers)) if me.address.shard.index == 0 else None
         while True:
-            message = await me.receive()
-            gathered = gathering.take(message)
-            if isinstance(message.body, Tensor):
-                left.add(message.sender)
-                if len(left) == len(me.workers):  # all of them: whoever pushes next begins anew
-                    left.clear()
-                    divider = self._divider(me)
+            gathered = gathering.take(await me.receive())
             if gathered is None:
                 continue
             y = 1 + me.parameters.version - gathered.total.versions[0]
             memory = gathered.group if self.momentum == "group" else 0
             me.step(gathered.total.scaled(y**-self.staleness_power), memory=memory)
-            news = divider.look(gathered) if divider is not None else {}
+            places = divider.look(gathered) if divider is not None else {}
             for worker in gathered.workers:
-                if worker.index in news:
-                    me.send(worker, news[worker.index])
-                me.send(worker, me.parameters)
-
-    def _divider(self, me: Server) -> Divider | None:
-        return Divider(self, len(me.workers)) if me.address.shard.index == 0 else None
+                me.send(worker, me.parameters, **places.get(worker.index, NO_NOTES))
 
 
 class Divider:
-    """Server 0's view of who is how fast, and who is to hear of a new division."""
+    """Server 0's view of the workers' paces, and the places that workers have yet to hear of."""
 
     def __init__(self, settings: GroupingSgd, num_workers: int) -> None:
         self._settings = settings
@@ -159,35 +141,40 @@ class Divider:
         self._first_number = 0
         self._shares = [1 / num_workers] * num_workers
         self._next_look = 0.0
-        self._news: dict[int, Tensor] = {}
+        self._places: dict[int, Notes] = {}
 
-    def look(self, gathered: Gathered) -> dict[int, Tensor]:
-        """Take in one update; returns what its workers have to hear of a new division, by rank."""
+    def look(self, gathered: Gathered) -> dict[int, Notes]:
+        """Take in one update; returns the new places of its workers, by rank, where they have new ones.
+
+        All workers of a group are answered at the same moment, so they change groups together.
+        """
         self._updates += 1
-        shares = [Contribution(0, 0.0)] * len(self._pushes)
-        for worker, share in zip(gathered.workers, gathered.total.contributions, strict=True):
-            shares[worker.index] = share
+        parts = [Contribution(0, 0.0)] * len(self._pushes)
+        for worker, part in zip(gathered.workers, gathered.total.contributions, strict=True):
+            parts[worker.index] = part
             self._pushes[worker.index] += 1
-        self._paces.take(shares)
-        if not self._news and self._updates >= self._next_look and self._known:
+        self._paces.take(parts)
+        # Not before every worker has heard of the last division: its pushes would still come from the one before.
+        if not self._places and self._updates >= self._next_look and self._known:
             self._next_look = self._updates + self._settings.regroup_every if self._settings.regroup_every else math.inf
             self._divide()
         ranks = [worker.index for worker in gathered.workers]
-        return {rank: self._news.pop(rank) for rank in ranks if rank in self._news}
+        return {rank: self._places.pop(rank) for rank in ranks if rank in self._places}
 
     @property
     def _known(self) -> bool:
         return self._paces.known and min(self._pushes) >= self._settings.prerun
 
     def _divide(self) -> None:
-        """See anew who belongs together and who has which share of the data; if that has changed, there are news."""
+        """Divide the workers and the data by pace; if that changes anything, every worker gets a new place."""
         paces, settings = self._paces.samples_per_s, self._settings
         division = self._division
         if settings.groups is None:
             division = cluster(paces, settings.max_groups, settings.min_gap)
-        slowest = {rank: min(paces[other] for other in group) for group in division for rank in group}
-        shares = [slowest[rank] / sum(slowest.values()) for rank in range(len(paces))]
+        shares = data_shares(division, paces)
         if set(map(frozenset, division)) != set(map(frozenset, self._division)):
+            # New groups get new numbers: while some workers have not heard of the new division yet, servers gather
+            # pushes of old and new groups side by side, and the two must never be mixed up.
             self._first_number += len(self._division)
             self._division = division
         elif settings.data == "queue" or not any(map(differs, shares, self._shares)):
@@ -196,8 +183,18 @@ class Divider:
         for number, group in enumerate(self._division, self._first_number):
             for rank in group:
                 start = sum(shares[:rank])
-                place = [number, len(group), start, start + shares[rank]]
-                self._news[rank] = torch.tensor(place, dtype=torch.float64)
+                place = {"group": number, "size": len(group), "start": start, "stop": start + shares[rank]}
+                self._places[rank] = place
+
+
+def data_shares(division: Division, paces: Sequence[float]) -> list[float]:
+    """Each worker's share of the data: v_g / Σ_h v_h|h|, with v_g the slowest pace of its group.
+
+    >>> data_shares(((0, 1), (2,)), [410, 400, 100])
+    [0.4444444444444444, 0.4444444444444444, 0.1111111111111111]
+    """
+    slowest = {rank: min(paces[other] for other in group) for group in division for rank in group}
+    return [slowest[rank] / sum(slowest.values()) for rank in range(len(paces))]
 
 
 def cluster(paces: Sequence[float], max_groups: int, min_gap: float) -> Division:

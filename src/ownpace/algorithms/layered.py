@@ -11,10 +11,15 @@
 
 Each subgroup has workers and one communicator, which holds no parameters. Staleness is zero: this *is* Sync-SGD with
 the batch of all N workers, for any division into subgroups, since sums travel with their counts and are divided by
-the count of all; never a mean of means. The step is taken when the broadcast is there, after the next batch was
-loaded, with the learning rate of the gradient's own iteration (the released code takes that of the next).
+the count of all samples, never a mean of means. The step is taken when the broadcast arrives, after the next batch
+has been loaded, with the learning rate of the gradient's own iteration (the released code takes that of the next).
 
 If a loader prefetches, there is no loading left to hide behind, and only the hierarchy remains.
+
+| symbol | here |
+|---|---|
+| subgroups | `groups` of about equal size, or `sizes` |
+| N | the samples of all workers, counted with the sum |
 """
 
 from __future__ import annotations
@@ -38,12 +43,12 @@ class LayeredSgd(Algorithm):
     groups: int = 2
     """Subgroups of about equal size, workers in order of rank."""
     sizes: str | None = None
-    """Or the size of each subgroup, with commas between: 4,4,8."""
+    """The size of each subgroup in place of `groups`, separated by commas: 4,4,8."""
 
     def __post_init__(self) -> None:
         positive(groups=self.groups)
         if self.sizes is not None and not all(part.strip().isdigit() and int(part) for part in self.sizes.split(",")):
-            raise InputError(f"sizes is '{self.sizes}'; write the size of each subgroup with commas between: 4,4,8")
+            raise InputError(f"sizes is '{self.sizes}'; write the size of each subgroup, separated by commas: 4,4,8")
 
     def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
         if self.sizes is None:
@@ -65,6 +70,7 @@ class LayeredSgd(Algorithm):
             for batch in loaded:
                 gradient = await me.gradient(batch=batch, plus=gradient)
             await me.reduce(gradient, communicator, me.subgroup)
+            # Between the reduce and the broadcast: this is what the sum among communicators hides behind.
             loaded = await load(me)
             me.step(await me.broadcast(None, communicator, me.subgroup))
 

@@ -1,4 +1,4 @@
-"""Local SGD: everybody trains alone for H steps, then the models are averaged.
+"""Local SGD: every worker trains alone for H steps, then the models are averaged.
 
     round:  w_i ← w;  H times: w_i ← Opt_i(w_i, g_i)      on worker i's own batches
             w ← Σ_i n_i w_i / Σ_i n_i                     n_i: samples of worker i in the round
@@ -36,5 +36,4 @@ class LocalSgd(Algorithm):
             for _ in range(self.steps):
                 round_.step(await accumulate(me, me.batch_size))
             total = await me.all_reduce(round_.difference(round_.samples))
-            if total.samples:
-                me.commit(round_.start.values - total.mean, total)
+            me.commit(round_.start.values - total.mean, total)

@@ -9,18 +9,19 @@
              u = … + λ/√MS (s·g)² ⊙ (W_t − W_{t−1})                    `adaptive`: MS ← m·MS + (1 − m)(s·g)² + 1e-7
              W_{t+1} arrives: local weights are overwritten; local steps never accumulate
 
-Push, barrier, update and pull of iteration t happen beside the local step, forward and backward pass of t + 1: the
-period is the longer of computing and communicating, not their sum. A worker is never more than one iteration ahead
-of the slowest. What is evaluated and saved is W.
+Push, barrier, update and pull of iteration t run at the same time as the local step, forward and backward pass of
+t + 1: the period is the longer of computing and communicating, not their sum. A worker is never more than one
+iteration ahead of the slowest. What is evaluated and saved is W.
 
 Departures. η_l is given as a multiple of the run's learning rate, so that it follows its schedule; the local step has
 its own wd, 0 by default. `local_momentum` (μ_l) is ours: with μ_l = μ the local step knows the server's momentum, and
-alone, with the same wd and a constant η, it is exact. The released kernels
-permute λ, wd and the scale, so that compensation was in effect off there; here it does what the paper says. The
-`all-reduce` form is ours: every worker keeps W itself, and a sum takes the place of the server.
+with one worker, the same wd and a constant η, it is exact. The released kernels permute λ, wd and the scale, so that
+compensation was in effect off there; here it does what the paper says. The `all-reduce` form is ours: every worker
+keeps W itself, and a sum takes the place of the server.
 
 | paper | here |
 |---|---|
+| W_t, x_t^k | `me.parameters`, `x` |
 | T_w | `warmup` |
 | η_l | `local_lr` · η |
 | s | `scale`: `one` or `share` (1/N, as released) |
@@ -30,18 +31,23 @@ permute λ, wd and the scale, so that compensation was in effect off there; here
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import Tensor
 
 from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.group_barrier import Gathering, GroupTag, pull
+from ownpace.core.blocks.group_barrier import Gathering, leave
+from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Pending, Server, Worker
 from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.core.settings import not_negative
+
+EPSILON = 1e-7
+"""Added to MS at every step, as in the paper: it keeps λ/√MS finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +57,13 @@ class OdSgd(Algorithm):
     warmup: int = 200
     """T_w: iterations of ordinary Sync-SGD at the start."""
     local: Literal["plain", "compensated", "adaptive"] = "plain"
-    """The local step."""
+    """The local step: plain, or with delay compensation of constant (compensated) or adaptive strength."""
     local_lr: float = 1.0
     """η_l as a multiple of the learning rate; 0: no local step, which is Pipe-SGD."""
     scale: Literal["one", "share"] = "one"
-    """s: the own gradient counts fully, or as one of N."""
+    """s: a worker's own gradient counts fully (one), or as one of N (share)."""
     local_momentum: float = 0.0
-    """μ_l: the optimizer's momentum, if the local step is to know it; 0 as in the paper."""
+    """μ_l: the optimizer's momentum, if the local step is to know it; 0 in the paper."""
     local_weight_decay: float = 0.0
     """wd of the local step."""
     compensation: float = 0.04
@@ -65,7 +71,7 @@ class OdSgd(Algorithm):
     decay: float = 0.95
     """m, for adaptive."""
     form: Literal["server", "all-reduce"] = "server"
-    """Parameter servers as in the paper, or none."""
+    """Parameter servers as in the paper (server), or a sum among workers (all-reduce)."""
 
     def __post_init__(self) -> None:
         not_negative(
@@ -83,43 +89,30 @@ class OdSgd(Algorithm):
         return self.form == "server"
 
     async def worker(self, me: Worker) -> None:
-        place = GroupTag(0, len(me.workers))
-        step = LocalStep(self, len(me.workers))
+        update: GlobalUpdate = ByServers(me) if self.has_servers else BySum(me)
+        local = LocalStep(self, len(me.workers))
         for _ in range(self.warmup):
             if not me.training:
                 break
-            step.remember(me)
-            await self._finish(me, self._start(me, place, await accumulate(me, me.batch_size)))
+            local.remember(me.parameters)
+            update.start(await accumulate(me, me.batch_size))
+            await update.finish()
         if me.training:
-            await self._run_ahead(me, place, step)
-        if self.has_servers:
-            place.leave(me)
+            await self._run_ahead(me, update, local)
+        update.leave()
 
-    async def _run_ahead(self, me: Worker, place: GroupTag, step: LocalStep) -> None:
+    async def _run_ahead(self, me: Worker, update: GlobalUpdate, local: LocalStep) -> None:
         gradient = await accumulate(me, me.batch_size)
-        under_way = self._start(me, place, gradient)
-        local = step.take(me, gradient)
+        update.start(gradient)
+        x = local.step(me.parameters, gradient, me.lr)
         while me.training:
-            gradient = await accumulate(me, me.batch_size, at=local)
-            following = self._start(me, place, gradient)
-            await self._finish(me, under_way)
-            under_way = following
-            local = step.take(me, gradient)
-        await self._finish(me, under_way)
-
-    def _start(self, me: Worker, place: GroupTag, gradient: Gradient) -> Pending[Gradient] | None:
-        """Start a global update."""
-        if self.has_servers:
-            place.push(me, gradient)
-            return None
-        return me.all_reduce(gradient)
-
-    async def _finish(self, me: Worker, under_way: Pending[Gradient] | None) -> None:
-        """Wait for a global update: my parameters are W after that."""
-        if under_way is None:
-            await pull(me)
-        else:
-            me.step(await under_way)
+            gradient = await accumulate(me, me.batch_size, at=x)
+            # First the push of this gradient, then the wait for the last update: the other way round, communication
+            # would stand still while this worker waits.
+            update.start(gradient)
+            await update.finish()
+            x = local.step(me.parameters, gradient, me.lr)
+        await update.finish()
 
     async def server(self, me: Server) -> None:
         gathering = Gathering()
@@ -131,43 +124,91 @@ class OdSgd(Algorithm):
                     me.send(worker, me.parameters)
 
 
+class GlobalUpdate(Protocol):
+    """How W_t becomes W_{t+1}: the two forms of this algorithm."""
+
+    def start(self, gradient: Gradient) -> None:
+        """Start an update with this gradient and those of the other workers."""
+
+    async def finish(self) -> None:
+        """Wait for the oldest update under way: then my parameters are its W."""
+
+    def leave(self) -> None:
+        """I start no more updates."""
+
+
+class ByServers:
+    """The paper's form: servers hold W and its optimizer, and wait for all workers."""
+
+    def __init__(self, me: Worker) -> None:
+        self._me = me
+        self._size = len(me.workers)
+
+    def start(self, gradient: Gradient) -> None:
+        push(self._me, gradient, group=0, size=self._size)
+
+    async def finish(self) -> None:
+        await pull(self._me)
+
+    def leave(self) -> None:
+        leave(self._me, group=0, size=self._size)
+
+
+class BySum:
+    """Our form without servers: every worker holds W and makes the same update."""
+
+    def __init__(self, me: Worker) -> None:
+        self._me = me
+        self._sums: deque[Pending[Gradient]] = deque()
+
+    def start(self, gradient: Gradient) -> None:
+        self._sums.append(self._me.all_reduce(gradient))
+
+    async def finish(self) -> None:
+        self._me.step(await self._sums.popleft())
+
+    def leave(self) -> None:
+        pass
+
+
 class LocalStep:
     """The step that a worker takes on its own, and what it remembers for it."""
 
     def __init__(self, settings: OdSgd, num_workers: int) -> None:
         self._settings = settings
         self._scale = 1.0 if settings.scale == "one" else 1 / num_workers
-        self._before: Tensor | None = None
-        self._squares: Tensor | None = None
+        self._previous: Tensor | None = None  # W_{t−1}
+        self._mean_square: Tensor | None = None  # MS
         self._first = True
 
-    def remember(self, me: Worker) -> None:
-        """Keep W_{t−1} of an iteration without a local step, where the next one will ask for it."""
+    def remember(self, now: Parameters) -> None:
+        """Keep W_{t−1} of an iteration without a local step, if the next one will ask for it."""
         if self._settings.local_momentum:
-            self._before = me.parameters.values
+            self._previous = now.values
 
-    def take(self, me: Worker, gradient: Gradient) -> Parameters:
+    def step(self, now: Parameters, gradient: Gradient, lr: float) -> Parameters:
         """x_{t+1} out of W_t, the own gradient and W_{t−1}."""
-        settings, now = self._settings, me.parameters
-        w = now.values
-        moved = None if self._before is None else w - self._before
-        self._before = w
-        if not gradient.samples:
-            return now
-        g = gradient.total * (self._scale / gradient.samples)
+        settings, w = self._settings, now.values
+        moved = None if self._previous is None else w - self._previous
+        g = gradient.total * (self._scale / max(1, gradient.samples))  # s·g
         u = g + settings.local_weight_decay * w if settings.local_weight_decay else g
         if settings.local != "plain":
-            square = g.square()
-            strength: float | Tensor = settings.compensation
-            if settings.local == "adaptive":
-                m = settings.decay
-                squares = (1 - m) * square + 1e-7
-                self._squares = squares if self._squares is None else m * self._squares + squares
-                strength = settings.compensation / self._squares.sqrt()
+            curvature = self._strength(g) * g.square()
+            # The first term is 0: no local step has been taken yet whose delay there would be to compensate.
             if moved is not None and not self._first:
-                u = u + strength * square * moved
-        self._first = False
-        x = w - settings.local_lr * me.lr * u
+                u = u + curvature * moved
+        x = w - settings.local_lr * lr * u
         if settings.local_momentum and moved is not None:
             x += settings.local_momentum * moved
+        self._previous = w
+        self._first = False
         return Parameters(x, now.version, now.shard)
+
+    def _strength(self, g: Tensor) -> float | Tensor:
+        """λ, or for the adaptive step λ/√MS."""
+        if self._settings.local != "adaptive":
+            return self._settings.compensation
+        m = self._settings.decay
+        new = (1 - m) * g.square() + EPSILON
+        self._mean_square = new if self._mean_square is None else m * self._mean_square + new
+        return self._settings.compensation / self._mean_square.sqrt()

@@ -7,23 +7,23 @@ that costs most of the stable learning rates. OD-SGD's idea repairs it, if the l
       x_t^i = Opt(w_t, ĝ_i)   without committing weights or optimizer state          (SGD: w_t − η(μ v_t + ĝ_i))
       ĝ_i   = α_i · ḡ^i_in-flight + (1 − α_i) · ḡ_last-global
 
-    `own`:   α_i = 1: the own mean gradient that is under way, alone
-    `share`: α_i = n_i / n: as much of it as the worker had of the last sum; less noise, more bias
+    `own`:   α_i = 1: the worker's own mean gradient under way, alone
+    `share`: α_i = n_i / n, the worker's share of the last sum; less noise, more bias
     `none`:  x_t = w_t: ABS-SGD
 
-Opt is any torch optimizer, through `peek`. Alone (N = 1) the prediction is exact, and this is plain SGD.
+Opt is any torch optimizer, through `peek`. With one worker the prediction is exact, and this is plain SGD.
 
 | symbol | here |
 |---|---|
 | x_t^i | `ahead` |
-| ḡ_in-flight | `batch.mean`, handed to the sum under way |
+| ḡ_in-flight | `batch.mean`, of the batch handed to the sum under way |
 | ḡ_last-global, n_i, n | `total.mean`, `total.contributions` |
 | time of a micro-batch | `micro`: by default about the same for all, so that updates are frequent |
 
-`max_batch` caps the samples of one update where communication is very slow: a worker that has computed its share of
-them begins no further micro-batch until the sum is there. `warmup` updates are made synchronously at the start, while
-gradients still change faster than one update can predict; deep nets with momentum need that (20 are enough for
-ResNet-18).
+`max_batch` caps the samples of one update where communication is very slow: a worker that has computed its part of
+them, in proportion to its pace, begins no further micro-batch until the sum arrives. `warmup` updates are made
+synchronously at the start, while gradients still change faster than one update can predict; deep nets with momentum
+need that (20 are enough for ResNet-18).
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ownpace.core.blocks.accumulate import accumulate, accumulate_until
-from ownpace.core.blocks.micro_batch import MicroBatch, Sizing
-from ownpace.core.blocks.varying_batch import VaryingBatch
+from ownpace.core.blocks.micro_batch import Sizing
+from ownpace.core.blocks.varying_batch import OwnPace, VaryingBatch
 from ownpace.core.contract.roles import Worker
-from ownpace.core.contract.values import Gradient
+from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.core.settings import not_negative, positive
 
 
@@ -46,11 +45,12 @@ class PaceSgd(VaryingBatch):
 
     replicas_identical: ClassVar[bool] = True
     predict: Literal["own", "share", "none"] = "own"
-    """What the next update is taken to be: my own gradient under way, or that mixed with the last sum."""
+    """What the next update is expected to be: the own gradient under way (own), or it mixed with the last sum (share).
+    With none, gradients are computed where the parameters are."""
     micro: Sizing = "equal-time"
-    """Micro-batches of sizes that take everybody equally long, or of the same size."""
+    """Micro-batches of sizes that take all workers equally long (equal-time), or of one size for all (fixed)."""
     max_batch: int | None = None
-    """At most so many samples in one update, as far as micro-batches allow."""
+    """The most samples in one update, as far as micro-batches allow; each worker may compute its part by pace."""
     warmup: int = 0
     """Updates that are made synchronously at the start."""
 
@@ -60,47 +60,43 @@ class PaceSgd(VaryingBatch):
         not_negative(warmup=self.warmup)
 
     async def worker(self, me: Worker) -> None:
-        rule, micro = self.rule_of(me), self.micro_of(me)
-        total: Gradient | None = None
+        own = self.at_own_pace(me)
+        total = me.no_gradient()
         for _ in range(self.warmup):
             if not me.training:
-                break
-            total = await me.all_reduce(rule.note(await accumulate(me, micro.next())))
-            rule.step(me, total)
-            micro.take(total.contributions)
+                return
+            total = await own.all_reduce(await own.batch())
+            own.step(total)
         if not me.training:
-            return
+            return  # before another batch is begun: no sum would take it
 
-        batch = await accumulate(me, micro.next())
-        in_flight = me.all_reduce(rule.note(batch))
+        batch = await own.batch()
+        in_flight = own.all_reduce(batch)
         while me.training:
-            guess = self._guess(me, batch, total)
-            ahead = None if guess is None else me.peek(guess, lr_scale=rule.latest.lr_scale)
-            del guess
-            batch = await accumulate_until(me, in_flight, micro.next(), at=ahead, most=self._most(micro))
+            ahead = self._ahead(me, own, batch, total)
+            batch = await own.batch(until=in_flight, at=ahead, most=self._most(own))
             total = await in_flight
-            rule.step(me, total)
-            micro.take(total.contributions)
-            in_flight = me.all_reduce(rule.note(batch))
-        total = await in_flight
-        rule.step(me, total)
+            own.step(total)
+            in_flight = own.all_reduce(batch)
+        own.step(await in_flight)
 
-    def _guess(self, me: Worker, batch: Gradient, total: Gradient | None) -> Gradient | None:
-        """ĝ: what the sum under way will turn out to be."""
+    def _ahead(self, me: Worker, own: OwnPace, batch: Gradient, total: Gradient) -> Parameters | None:
+        """x_t: where the optimizer will be once the sum under way has arrived. None: where it is."""
         if self.predict == "none":
             return None
-        if total is None or not total.samples:
-            return batch if batch.samples else None
-        alpha = 1.0 if self.predict == "own" else total.contributions[me.rank].samples / total.samples
-        if not batch.samples:
-            alpha = 0.0
-        if alpha == 1:
-            return batch
-        mean = total.total * ((1 - alpha) / total.samples)
-        if alpha:
-            mean.add_(batch.total, alpha=alpha / batch.samples)
-        return Gradient(mean, 1, batch.versions)
+        # Nothing has been summed before the first update, so there is only the own gradient to go by.
+        alpha = 1.0
+        if self.predict == "share" and total.samples:
+            alpha = total.contributions[me.rank].samples / total.samples
+        return own.peek(batch if alpha == 1 else mix(batch, total, alpha))
 
-    def _most(self, micro: MicroBatch) -> float:
-        """My share of the cap."""
-        return math.inf if self.max_batch is None else self.max_batch * micro.share
+    def _most(self, own: OwnPace) -> float:
+        """My part of the cap on an update's samples."""
+        return math.inf if self.max_batch is None else self.max_batch * own.pace_fraction
+
+
+def mix(batch: Gradient, total: Gradient, alpha: float) -> Gradient:
+    """ĝ: α times the mean of the batch under way and 1 − α times that of the last sum."""
+    mean = total.total * ((1 - alpha) / total.samples)
+    mean.add_(batch.total, alpha=alpha / max(1, batch.samples))
+    return Gradient(mean, 1, batch.versions)

@@ -3,8 +3,8 @@
     g_t at w_{t−1};  w_{t+1} = Opt(w_t, g_t)          a gradient is applied one update late, always
 
 Batches are equal and fixed. An update takes as long as the slower of computing and communicating, not their sum; the
-slowest worker still sets the pace of computing. What ABS-SGD does on machines of equal speed if the sum takes less
-time than a batch.
+slowest worker still sets the pace of computing. ABS-SGD does the same on machines of equal speed, if the sum takes
+less time than a batch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Stale-SGD (stale synchronous parallel, SSP): asynchronous, but nobody runs too far ahead.
+"""Stale-SGD (stale synchronous parallel, SSP): asynchronous, but no worker runs too far ahead.
 
     worker i, clock c_i = batches it has pushed:  as in Async-SGD
     server:  w ← Opt(w, g) at once;  c_i ← c_i + 1;  answer worker i only when c_i − min_j c_j ≤ s
 
-A worker may thus start its clock c + 1 only if c − min ≤ s. With s = 0 everybody starts every clock together, as
+A worker may thus start its clock c + 1 only if c − min ≤ s. With s = 0 all workers start every clock together, as
 in Sync-SGD, except that the N gradients are applied one by one and not as their mean. With s = ∞ it is Async-SGD.
 
 | paper | here |
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ownpace.core.blocks.accumulate import accumulate, exchange
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Server, Worker
 from ownpace.core.contract.values import Address
@@ -35,16 +36,17 @@ class StaleSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         while me.training:
-            await exchange(me, await accumulate(me, me.batch_size))
+            push(me, await accumulate(me, me.batch_size))
+            await pull(me)
 
     async def server(self, me: Server) -> None:
         clocks = dict.fromkeys(me.workers, 0)
         waiting: list[Address] = []
         while True:
-            push = await me.receive()
-            me.step(push.gradient)
-            clocks[push.sender] += 1
-            waiting.append(push.sender)
+            message = await me.receive()
+            me.step(message.gradient)
+            clocks[message.sender] += 1
+            waiting.append(message.sender)
             slowest = min(clocks.values())
             for worker in [worker for worker in waiting if clocks[worker] - slowest <= self.staleness]:
                 me.send(worker, me.parameters)

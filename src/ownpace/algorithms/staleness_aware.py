@@ -1,4 +1,4 @@
-"""Staleness-aware Async-SGD: asynchronous, the learning rate divided by the staleness of each gradient.
+"""Staleness-aware Async-SGD: asynchronous, with the learning rate divided by the staleness of each gradient.
 
     worker i:  as in Async-SGD
     server:    w ← Opt(w, g) with η / τ,   τ = 1 + updates since worker i got its parameters
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ownpace.core.blocks.accumulate import accumulate, exchange
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Server, Worker
 
@@ -21,11 +22,12 @@ class StalenessAwareSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         while me.training:
-            await exchange(me, await accumulate(me, me.batch_size))
+            push(me, await accumulate(me, me.batch_size))
+            await pull(me)
 
     async def server(self, me: Server) -> None:
         while True:
-            push = await me.receive()
-            tau = 1 + me.parameters.version - push.gradient.versions[0]
-            me.step(push.gradient, lr_scale=1 / tau)
-            me.send(push.sender, me.parameters)
+            message = await me.receive()
+            tau = 1 + me.parameters.version - message.gradient.versions[0]
+            me.step(message.gradient, lr_scale=1 / tau)
+            me.send(message.sender, me.parameters)

@@ -1,10 +1,11 @@
-"""Sync-SGD (bulk-synchronous parallel): every update waits for everybody.
+"""Sync-SGD (bulk-synchronous parallel): every update waits for all workers.
 
     G_i = Σ of the gradients of worker i's batch at w_t,  n_i its size
     w_{t+1} = Opt(w_t, Σ_i G_i / Σ_i n_i)
 
-Every worker takes equal batches, so an update takes as long as the slowest worker, and then an all-reduce. The
-result is that of one machine with the batch Σ n_i; staleness is zero. This is what DistributedDataParallel does.
+All workers compute batches of the same size, so an update takes as long as the slowest of them, and then an
+all-reduce. The result is that of one machine with the batch Σ n_i; staleness is zero. This is what
+DistributedDataParallel does.
 """
 
 from __future__ import annotations

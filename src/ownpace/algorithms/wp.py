@@ -1,4 +1,4 @@
-"""WP-SGD: every node trains alone, and the models are averaged with weights that know who came how far.
+"""WP-SGD: every node trains alone, and the models are averaged with weights that follow each node's progress.
 
     round:  common start; every node runs SGD on its own data with fixed η, until the fastest has done its T steps
             n_i = steps of node i,  T_i = max_j n_j − n_i,  r = 1 − λη
@@ -12,14 +12,15 @@
 
 The abstract of arXiv 1708.04801 gives the form; the formula of `exp` and the other rules are our reconstruction. The
 paper averages once (`rounds=1`); deep nets need a common start more often, so by default rounds follow each other
-until the run ends. Two combinations that the abstract mentions, rebuilt: inside a node, (a) a delayed SGD, `delay`
-steps behind; (b) a synchronous mini-batch SGD of `per_node` workers; across nodes the same weights.
+until the run ends. Two combinations that the abstract mentions, rebuilt: inside a node, (a) a delayed SGD, whose
+gradients are `delay` steps old; (b) a synchronous mini-batch SGD of `per_node` workers; across nodes the same weights.
 
-Once every node has mixed, equal weights are better: they average the most noise away. See the page on WP-SGD.
+Once every node has mixed, equal weights are better: they average the most noise away.
 
 | paper | here |
 |---|---|
 | T, steps of the fastest | `steps` |
+| n_i | `alone.steps` |
 | λ, of the L2 term | `l2` |
 | η | the optimizer's learning rate |
 """
@@ -30,16 +31,14 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-
-import torch
+from typing import ClassVar, Literal, NamedTuple
 
 from ownpace.core.blocks.accumulate import accumulate
 from ownpace.core.blocks.local_round import LocalRound
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.roles import Pending, Worker
-from ownpace.core.contract.values import Message, Parameters
+from ownpace.core.contract.roles import Worker
+from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.core.settings import not_negative, positive
 
 WeightRule = Literal["exp", "exp2", "count", "equal", "optimal"]
@@ -51,19 +50,19 @@ class WpSgd(Algorithm):
 
     replicas_identical: ClassVar[bool] = True
     weights: WeightRule = "exp"
-    """How nodes are weighted: exp, exp2, count, equal or optimal."""
+    """How nodes are weighted by the steps they took: exp, exp2, count, equal or optimal."""
     steps: int = 32
     """T: local steps of the fastest node in a round."""
     rounds: int | None = None
-    """How many rounds there are; 1: one-shot, as in the paper. None: until the run ends."""
+    """The number of rounds; 1: one-shot, as in the paper. None: until the run ends."""
     l2: float = 0.01
     """λ: how strongly convex the objective is, for exp, exp2 and optimal."""
     noise: float = 0.1
-    """σ*, for optimal."""
+    """σ*: the noise of a node that has mixed, for optimal."""
     distance: float = 1.0
-    """δ_0, for optimal."""
+    """δ_0: the distance of the start from the optimum, for optimal."""
     delay: int = 0
-    """Inside a node: how many steps old the parameters are that a gradient is taken at."""
+    """Inside a node: how many steps old the parameters are at which a gradient is computed."""
     per_node: int = 1
     """Workers that form one node and take its steps together."""
 
@@ -82,75 +81,102 @@ class WpSgd(Algorithm):
             done += 1
 
     async def _round(self, me: Worker) -> None:
-        others = [worker for worker in me.workers if worker is not me.address]
-        reports = [me.receive(worker) for worker in others]
-        round_ = LocalRound(me)
-        past: deque[Parameters] = deque([round_.start], maxlen=self.delay + 1)
-        while True:
-            gradient = await accumulate(me, me.batch_size, at=past[0] if self.delay else None)
-            last = round_.steps + 1 >= self.steps or any([(await steps_and_lr(r))[0] > 0 for r in reports if r.done])
-            notes = torch.tensor([float(last)], dtype=torch.float64)
-            of_node = await me.all_reduce(gradient.noting(notes), me.subgroup)  # all of a node stop together
-            assert of_node.notes is not None
-            round_.step(of_node)
-            if self.delay:
-                past.append(me.parameters)
-            if float(of_node.notes[0]) > 0 or not of_node.samples:
-                break
-        for worker in others:
-            me.send(worker, torch.tensor([round_.steps, me.lr], dtype=torch.float64))
-        told = {me.address: (round_.steps, me.lr)}
-        for worker, report in zip(others, reports, strict=True):
-            told[worker] = await steps_and_lr(report)
+        reports = Reports(me)
+        alone = await self._train_alone(me, reports)
+        told = await reports.exchange(alone.steps)
+        total = await me.all_reduce(self._weighted(me, alone, told))
+        me.commit(alone.start.values - total.total, total)  # v = w_start − Σ_i weight_i (w_start − w_i)
 
-        of_rank = [told[worker] for worker in me.workers]
+    async def _train_alone(self, me: Worker, reports: Reports) -> LocalRound:
+        """Local steps, until the fastest node has done its T."""
+        alone = LocalRound(me)
+        past: deque[Parameters] = deque([alone.start], maxlen=self.delay + 1)
+        fastest_is_done = False
+        while not fastest_is_done:
+            gradient = await accumulate(me, me.batch_size, at=past[0] if self.delay else None)
+            done = alone.steps + 1 >= self.steps or await reports.anyone_is_done()
+            # What one worker of a node knows rides with the node's sum, so all of them stop after the same step.
+            of_node = await me.all_reduce(gradient.noting(done=float(done)), me.subgroup)
+            alone.step(of_node)
+            past.append(me.parameters)
+            # A node whose data has ended would wait for a fastest node that may never come: it ends its round itself.
+            fastest_is_done = of_node.notes["done"] > 0 or not of_node.samples
+        return alone
+
+    def _weighted(self, me: Worker, alone: LocalRound, told: Sequence[Report]) -> Gradient:
+        """weight_i (w_start − w_i); the workers of a node hold the same w_i and divide its weight among them."""
         nodes = self.subgroups(len(me.workers))
-        counts = [of_rank[ranks[0]][0] for ranks in nodes]
-        mine = next(i for i, ranks in enumerate(nodes) if me.rank in ranks)
-        weight = self._weight(counts, mine, lr=of_rank[0][1]) / len(nodes[mine])
-        work = round_.difference(weight)
-        work.samples = round_.samples if me.rank == nodes[mine][0] else 0  # a node's samples count once
-        total = await me.all_reduce(work)
-        me.commit(round_.start.values - total.total, total)
+        node = next(i for i, ranks in enumerate(nodes) if me.rank in ranks)
+        weight = self._weight([told[ranks[0]].steps for ranks in nodes], node, lr=told[0].lr)
+        weighted = alone.difference(weight / len(nodes[node]))
+        if me.rank != nodes[node][0]:
+            weighted.samples = 0  # each worker has counted the samples of its whole node; they must count once
+        return weighted
 
     def _weight(self, counts: Sequence[int], mine: int, lr: float) -> float:
-        """My node's weight. One that had no data left has none: it says nothing new."""
+        """My node's weight. One that had no data left has none: it has nothing new to say."""
         if not counts[mine]:
             return 0.0
         weights = self.weigh([count for count in counts if count], lr)
         return weights[sum(count > 0 for count in counts[:mine])]
 
     def weigh(self, steps: Sequence[int], lr: float) -> list[float]:
-        """The weights of nodes that have done so many steps: positive, and 1 in all.
+        """The weights of nodes that have done this many steps: positive, with sum 1.
 
         >>> [round(weight, 3) for weight in WpSgd(l2=0.5).weigh([10, 9, 8], lr=1.0)]
         [0.571, 0.286, 0.143]
         """
         if not any(steps):
             return [1 / len(steps)] * len(steps)
-        if self.weights == "equal":
-            logs = [0.0] * len(steps)
-        elif self.weights == "count":
-            logs = [math.log(max(n, 1e-300)) for n in steps]
-        else:
-            if self.l2 * lr >= 1:
-                raise InputError(f"l2 is {self.l2} and the learning rate {lr}; their product must be below 1")
-            contraction = math.log1p(-self.l2 * lr)
-            if self.weights == "optimal":
-                logs = [-2 * math.log(self.noise + self.distance * math.exp(n * contraction)) for n in steps]
-            else:
-                power = 2 if self.weights == "exp2" else 1
-                logs = [power * (max(steps) - n) * contraction for n in steps]
+        logs = self._log_weights(steps, lr)
         largest = max(logs)
         shares = [math.exp(log - largest) for log in logs]  # in log space: 10⁷ steps behind is still a number
         return [share / sum(shares) for share in shares]
 
+    def _log_weights(self, steps: Sequence[int], lr: float) -> list[float]:
+        if self.weights == "equal":
+            return [0.0] * len(steps)
+        if self.weights == "count":
+            return [math.log(max(n, 1e-300)) for n in steps]
+        if self.l2 * lr >= 1:
+            raise InputError(f"l2 is {self.l2} and the learning rate {lr}; their product must be below 1")
+        log_r = math.log1p(-self.l2 * lr)
+        if self.weights == "optimal":
+            return [-2 * math.log(self.noise + self.distance * math.exp(n * log_r)) for n in steps]
+        power = 2 if self.weights == "exp2" else 1
+        return [power * (max(steps) - n) * log_r for n in steps]
 
-async def steps_and_lr(report: Pending[Message]) -> tuple[int, float]:
-    """What a worker tells at the end of its round: how many steps it took, and its learning rate."""
-    body = (await report).body
-    assert isinstance(body, torch.Tensor)
-    return int(body[0]), float(body[1])
+
+class Report(NamedTuple):
+    """What a worker tells the others at the end of its round."""
+
+    steps: int
+    """Local steps that it took."""
+    lr: float
+    """Its learning rate."""
+
+
+class Reports:
+    """The reports of one round, which may come in while this worker still trains."""
+
+    def __init__(self, me: Worker) -> None:
+        self._me = me
+        self._others = {worker: me.receive(worker) for worker in me.workers if worker is not me.address}
+
+    async def anyone_is_done(self) -> bool:
+        """Whether a worker has taken all its steps. One that had none to take says nothing about the fastest."""
+        return any([(await report).notes["steps"] > 0 for report in self._others.values() if report.done])
+
+    async def exchange(self, steps: int) -> list[Report]:
+        """Tell my steps and wait for the others'; returns the reports of all workers, by rank."""
+        me = self._me
+        for worker in self._others:
+            me.send(worker, steps=steps, lr=me.lr)
+        told = {me.address: Report(steps, me.lr)}
+        for worker, report in self._others.items():
+            notes = (await report).notes
+            told[worker] = Report(int(notes["steps"]), notes["lr"])
+        return [told[worker] for worker in me.workers]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,83 +3,132 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from ownpace.algorithms import ALGORITHMS
 from ownpace.cli import options
+from ownpace.cli.logs import show_logs
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
 from ownpace.core.contract.errors import DivergenceError, InputError, unknown
 from ownpace.core.contract.events import read_events
+from ownpace.engines import Job
 from ownpace.report.summary import Summary
 from ownpace.report.table import comparison_table
 from ownpace.run import EVENTS, Config, Result, RunFolder, execute
+from ownpace.run.config import RUN, help_of
+from ownpace.run.names import label
+
+Runs = Sequence[tuple[Config, Path]]
+"""What to run, and the folder of each."""
 
 
-@options.with_shared_options
+@options.with_run_options("algorithm", "parameters", "engine", "seed")
 def compare(
     *,
-    algorithm: Annotated[
-        str, typer.Option("--algorithm", "--algorithms", help="Names with commas between. " + options.ALGORITHM_HELP)
+    config: options.ConfigFile = None,
+    algorithms: Annotated[
+        str,
+        typer.Option(
+            "--algorithms",
+            "--algorithm",
+            help=f"{help_of('algorithm').text} Several, with commas between.",
+            metavar="NAMES",
+            show_default="sync,balanced,abs,pace",
+            rich_help_panel=RUN,
+        ),
     ] = "sync,balanced,abs,pace",
     parameter: Annotated[
         list[str] | None,
         typer.Option(
-            "-p", "--parameter", metavar="[ALGORITHM.]NAME=VALUE", help="A parameter of an algorithm; repeatable."
+            "-p",
+            "--parameter",
+            help="Parameters of the algorithms.",
+            metavar="[ALGORITHM.]NAME=VALUE",
+            rich_help_panel=RUN,
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seed", "--seeds", help="One seed, or several with commas between.")] = "0",
-    shared: options.Shared,
+    engine: Annotated[
+        str | None, typer.Option(help=help_of("engine").text, metavar="virtual|process|both", rich_help_panel=RUN)
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            "--seed",
+            help=f"{help_of('seed').text} Several, with commas between.",
+            metavar="NUMBERS",
+            show_default="0",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    given: options.Given,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
+    verbose: options.Verbose = 0,
 ) -> None:
     """Compare algorithms on the same fleet, task and seeds: a table and a figure.
 
-    Example: ownpace compare --algorithms sync,async,grouping,pace --fleet steep --target 0.95 --seeds 0,1,2
+    For example:
+
+      ownpace compare --algorithms sync,async,pace --fleet steep --target 0.95
 
     With --engine both, each algorithm is run on real processes and predicted in virtual time, side by side.
 
-    Each run gets its own folder in --out; beside them lie comparison.json and figure.png.
+    Each run gets its own folder in --out, next to comparison.json and figure.png.
     """
-    names = _names(algorithm)
-    numbers = _seeds(seeds)
-    engines = ("process", "virtual") if shared.engine == "both" else (shared.engine,)
+    show_logs(verbose)
+    names = _names(algorithms)
+    numbers = [given.config(config).seed] if seeds is None else _seeds(seeds)
     configs = [
-        shared.config(name, _own(parameter, name, names), seed, engine)
+        given.config(config, algorithm=name, parameters=_own(parameter, name, names), seed=seed, engine=one_engine)
         for name in names
-        for engine in engines
+        for one_engine in (("process", "virtual") if engine == "both" else (engine,))
         for seed in numbers
     ]
-    jobs = [config.job() for config in configs]  # so that bad input is found before anything runs
-    folder = options.folder_for(out, "compare", shared.task)
-    for config in configs:
-        RunFolder.check(folder / _label(config, numbers), overwrite=overwrite)
-    results: list[Result] = []
-    with Live(Console(stderr=True)) as live:
-        bars = [
-            live.add(_label(config, numbers), job.samples, job.seconds)
-            for config, job in zip(configs, jobs, strict=True)
-        ]
-        for config, bar in zip(configs, bars, strict=True):
-            place = folder / _label(config, numbers)
-            result = execute(config, place, overwrite=overwrite, on_event=bar.on_event, on_progress=bar.on_progress)
-            bar.close(result.summary.reason)
-            results.append(result)
-            if result.error is not None and not isinstance(result.error, DivergenceError):
-                break
+    folder = options.folder_for(out, "compare", label(configs[0].task))
+    runs = [(each, folder / _folder_name(each, numbers)) for each in configs]
+    results = _run_all(runs, overwrite)
     _show(folder, results, as_json)
     error = results[-1].error
     if error is not None and (not isinstance(error, DivergenceError) or all(r.error for r in results)):
         raise error
 
 
+def _run_all(runs: Runs, overwrite: bool) -> list[Result]:
+    """The results of one run after the other, until one ends in an error that is not its algorithm's."""
+    jobs: list[Job] = []
+    for config, place in runs:  # so that bad input is found before anything runs
+        jobs.append(config.job(place))
+        RunFolder.check(place, overwrite=overwrite)
+    results: list[Result] = []
+    with Live(Console(stderr=True)) as live:
+        bars = [live.add(place.name) for _, place in runs]
+        for (config, place), job, bar in zip(runs, jobs, bars, strict=True):
+            result = execute(
+                config,
+                place,
+                overwrite=overwrite,
+                job=job,
+                on_start=bar.on_start,
+                on_event=bar.on_event,
+                on_progress=bar.on_progress,
+            )
+            bar.close(result.summary.reason)
+            results.append(result)
+            if result.error is not None and not isinstance(result.error, DivergenceError):
+                break
+    return results
+
+
 def _show(folder: Path, results: list[Result], as_json: bool) -> None:
-    content: dict[str, Any] = {"runs": [result.as_dict() for result in results], "out": str(folder)}
+    content = {"runs": [result.as_dict() for result in results], "out": str(folder)}
     (folder / "comparison.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     console = Console(stderr=as_json)
     console.print(comparison_table([result.summary for result in results]))
@@ -99,10 +148,10 @@ def _show(folder: Path, results: list[Result], as_json: bool) -> None:
 def _names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in ALGORITHMS:
+        if name not in ALGORITHMS and ":" not in name:
             raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them")
     if not names or len(set(names)) < len(names):
-        raise InputError(f"--algorithm was given '{text}'; name at least one algorithm, each once, as in sync,async")
+        raise InputError(f"--algorithms was given '{text}'; name at least one algorithm, each once, as in sync,async")
     return names
 
 
@@ -110,18 +159,17 @@ def _seeds(text: str) -> list[int]:
     try:
         seeds = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--seed was given '{text}'; write whole numbers with commas between, as in 0,1,2") from None
+        raise InputError(f"--seeds was given '{text}'; write whole numbers with commas between, as in 0,1,2") from None
     if len(set(seeds)) < len(seeds):
-        raise InputError(f"--seed was given '{text}'; give each seed once")
+        raise InputError(f"--seeds was given '{text}'; give each seed once")
     return seeds
 
 
-def _own(parameters: list[str] | None, name: str, names: list[str]) -> list[str]:
-    """The parameters meant for one of several algorithms: those that name it, as in stale.staleness=5, or nobody."""
+def _own(parameters: list[str] | None, name: str, names: list[str]) -> dict[str, str]:
+    """The parameters meant for one of several algorithms: those that name it, as in stale.staleness=5."""
     own = []
     for text in parameters or ():
-        key = text.partition("=")[0]
-        prefix, dot, _ = key.partition(".")
+        prefix, dot, _ = text.partition("=")[0].rpartition(".")
         if not dot:
             if len(names) > 1:
                 raise InputError(f"-p was given '{text}'; say for which algorithm, as in -p {names[0]}.{text}")
@@ -130,7 +178,7 @@ def _own(parameters: list[str] | None, name: str, names: list[str]) -> list[str]
             raise unknown("algorithm in -p:", prefix, names)
         elif prefix == name:
             own.append(text.removeprefix(f"{prefix}."))
-    return own
+    return options.parse_parameters(own, "-p")
 
 
 def _name(summary: Summary, both: bool) -> str:
@@ -138,9 +186,9 @@ def _name(summary: Summary, both: bool) -> str:
     return f"{summary.algorithm}, predicted" if both and summary.engine == "virtual" else summary.algorithm
 
 
-def _label(config: Config, seeds: list[int]) -> str:
+def _folder_name(config: Config, seeds: list[int]) -> str:
     """The name of a run's folder."""
-    parts = [str(config.algorithm)]
+    parts = [label(config.algorithm)]
     if config.engine == "virtual":
         parts.append("virtual")
     if len(seeds) > 1:

@@ -10,19 +10,23 @@ from rich.console import Console
 from rich.table import Table
 
 from ownpace.algorithms import ALGORITHMS
+from ownpace.cli.help import HelpOption
 from ownpace.core.settings import describe
 from ownpace.fleet import PRESETS
-from ownpace.tasks import TASKS, models_of
+from ownpace.tasks import TASKS, parameters_of
 
 
-def list_(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    help_: HelpOption = False,
+) -> None:
     """List algorithms, tasks and fleets, with one line each."""
     algorithms = {name: {"about": _first_line(cls), "parameters": describe(cls)} for name, cls in ALGORITHMS.items()}
     tasks = {
         name: {
             "about": _first_line(cls),
-            "models": list(models_of(name)),
-            "parameters": {key: value for key, value in describe(cls).items() if key != "model_name"},
+            "models": list(cls.models),
+            "parameters": parameters_of(cls),
         }
         for name, cls in TASKS.items()
     }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 import ownpace
 from ownpace.cli.compare import compare
+from ownpace.cli.help import HelpOption, show_help
 from ownpace.cli.list import list_
 from ownpace.cli.train import train
 from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError
@@ -21,12 +23,13 @@ ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     add_completion=False,
+    add_help_option=False,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 diverged, 4 a machine died, 5 deadlock, 130 Ctrl-C.",
 )
-app.command("train")(train)
-app.command("compare")(compare)
-app.command("list")(list_)
+app.command("train", add_help_option=False)(train)
+app.command("compare", add_help_option=False)(compare)
+app.command("list", add_help_option=False)(list_)
 
 
 def _version(wanted: bool) -> None:
@@ -38,19 +41,24 @@ def _version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def ownpace_(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    help_: HelpOption = False,
 ) -> None:
     """Train one model on machines of different speed, every machine at its own pace.
 
     Try: ownpace compare --fleet 4,2,1,1 --target 0.95
     """
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        show_help(context)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line. What a user caused ends in one line and its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # where --algorithm module:Class looks, as `python -m` does
     try:
         code = app(args=arguments, standalone_mode=False)
     except ClickException as error:

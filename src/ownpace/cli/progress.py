@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ownpace.core.contract.events import Evaluation, Event
-from ownpace.engines import job
+from ownpace.engines import Job
+from ownpace.engines.job import ProgressReport
 
 MOST_WORKERS = 16
 """Lines of single workers, at the most."""
@@ -35,24 +36,30 @@ class Live:
     def __exit__(self, *details: object) -> None:
         self._progress.stop()
 
-    def add(self, name: str, samples: int | None, seconds: float | None) -> Bar:
-        """A bar for a run that ends after this many samples, or this much time."""
-        total = samples if samples is not None else seconds
-        return Bar(self._progress, self._progress.add_task(name, total=total, note=""), total, samples is None)
+    def add(self, name: str) -> Bar:
+        """A bar for a run that is to come."""
+        return Bar(self._progress, self._progress.add_task(name, total=None, note="", start=False))
 
 
 class Bar:
     """The bar of one run."""
 
-    def __init__(self, progress: Progress, task: TaskID, total: float | None, by_time: bool) -> None:
+    def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
-        self._total = total
-        self._by_time = by_time
+        self._total: float | None = None
+        self._by_time = False
         self._score = self._accuracy = ""
         self._workers: dict[str, TaskID] = {}
 
-    def on_progress(self, progress: job.ProgressReport) -> None:
+    def on_start(self, job: Job) -> None:
+        """The run begins: it ends after so many samples, or at a time."""
+        self._by_time = job.samples is None
+        self._total = job.seconds if job.samples is None else job.samples
+        self._progress.update(self._task, total=self._total)
+        self._progress.start_task(self._task)
+
+    def on_progress(self, progress: ProgressReport) -> None:
         """The engine's word on how far it is."""
         samples, now = progress.samples, progress.seconds
         rate = f"{samples / now:,.0f} samples/s" if now > 0 else ""
@@ -64,7 +71,7 @@ class Bar:
         self._progress.update(self._task, completed=now if self._by_time else samples, note=note)
         self._show_workers(progress)
 
-    def _show_workers(self, progress: job.ProgressReport) -> None:
+    def _show_workers(self, progress: ProgressReport) -> None:
         """One line for each worker: its pace, and how much of its time it computes."""
         for name, pace in list(progress.paces.items())[:MOST_WORKERS]:
             if name not in self._workers:
@@ -74,7 +81,7 @@ class Bar:
             self._progress.update(self._workers[name], completed=busy, note=note)
 
     def on_event(self, event: Event) -> None:
-        """Look out for evaluations."""
+        """Remember the latest evaluation."""
         if isinstance(event, Evaluation):
             self._accuracy = "" if event.accuracy is None else f"  accuracy {event.accuracy:.1%}"
             self._score = f"loss {math.nan if event.loss is None else event.loss:.3f}{self._accuracy}"

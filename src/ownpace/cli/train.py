@@ -3,58 +3,68 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from ownpace.algorithms import DEFAULT
 from ownpace.cli import options
+from ownpace.cli.logs import show_logs
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
+from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import read_events
-from ownpace.engines import is_main_process
+from ownpace.engines import is_main_process, num_ranks
 from ownpace.report.table import comparison_table
 from ownpace.run import EVENTS, execute
+from ownpace.run.names import label
 
 
-@options.with_shared_options
+@options.with_run_options()
 def train(
     *,
-    algorithm: Annotated[str, typer.Option(help=options.ALGORITHM_HELP)] = DEFAULT,
-    parameter: Annotated[
-        list[str] | None,
-        typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of the algorithm; repeatable."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Same seed, same run: byte for byte.")] = 0,
-    shared: options.Shared,
+    config: options.ConfigFile = None,
+    given: options.Given,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
+    verbose: options.Verbose = 0,
 ) -> None:
     """Train one model with one algorithm on one fleet.
 
-    Example: ownpace train --algorithm balanced --fleet 4,2,1,1 --target 0.95
+    For example, and then the same with another learning rate:
+
+      ownpace train --algorithm balanced --fleet 4,2,1,1 --out runs/first
+      ownpace train --config runs/first/config.json --lr 0.1
 
     Results go into a folder: config.json, events.jsonl, model.safetensors, summary.json, figure.png.
     """
-    config = shared.config(algorithm, parameter, seed)
-    job = config.job()
-    folder = options.folder_for(out, algorithm, shared.task)
+    show_logs(verbose)
+    described = given.config(config)
+    name = label(described.algorithm)
+    folder = options.folder_for(out, name, label(described.task))
+    if described.log_files and out is None and num_ranks() is not None:
+        raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
     if not is_main_process():  # another rank of torchrun's speaks for the run
-        error = execute(config).error
+        error = execute(described, out).error
         raise SystemExit(0 if error is None else error.exit_code)
     with Live(Console(stderr=True)) as live:
-        bar = live.add(algorithm, job.samples, job.seconds)
-        result = execute(config, folder, overwrite=overwrite, on_event=bar.on_event, on_progress=bar.on_progress)
+        bar = live.add(name)
+        result = execute(
+            described,
+            folder,
+            overwrite=overwrite,
+            on_start=bar.on_start,
+            on_event=bar.on_event,
+            on_progress=bar.on_progress,
+        )
         bar.close(result.summary.reason)
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     else:
         console = Console()
         console.print(comparison_table([result.summary]))
-        if config.detail:
-            draw({algorithm: list(read_events(folder / EVENTS))}, folder / "figure.png", console)
+        if described.detail:
+            draw({name: list(read_events(folder / EVENTS))}, folder / "figure.png", console)
         console.print(f"results in {folder}", markup=False)
     if result.error is not None:
         raise result.error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -56,6 +57,8 @@ class Job:
     device: str = "cpu"
     labels: dict[str, str] = field(default_factory=dict)
     """What to call algorithm, task and model in the records."""
+    log_folder: Path | None = None
+    """Where each node of the process engine writes its log file (None: nowhere)."""
 
     @property
     def servers(self) -> tuple[ServerMachine, ...]:

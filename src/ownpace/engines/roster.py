@@ -1,4 +1,4 @@
-"""Who takes part in a run: every process makes the same list for itself."""
+"""Who takes part in a run, and in which groups. Every process makes the same list for itself; so do both engines."""
 
 from __future__ import annotations
 
@@ -9,39 +9,49 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Address, Group, Shard
 from ownpace.core.learning.flat import Layout
 
-HUB = "hub"
-"""The name of whoever keeps the books: rank 0, or the launcher."""
 
+class Roster:
+    """All nodes of one generation, and the groups they form."""
 
-class Roll:
-    """All nodes of a run, and the groups they form."""
-
-    def __init__(self, algorithm: Algorithm, workers: Sequence[str], num_servers: int, layout: Layout) -> None:
-        whole = Shard(0, 0, layout.size)
-        self.shards = layout.shards(num_servers) if num_servers else ()
-        self.workers = Group("workers", tuple(Address("worker", i, name, whole) for i, name in enumerate(workers)))
-        self.servers = tuple(Address("server", s.index, f"server-{s.index}", s) for s in self.shards)
-        divided = algorithm.subgroups(len(workers))
-        if sorted(rank for ranks in divided for rank in ranks) != list(range(len(workers))):
-            raise InputError(
-                f"{type(algorithm).__name__} divides its workers into {divided}, but there are {len(workers)}"
-            )
-        communicators = tuple(
-            Address("communicator", i, f"communicator-{i}", whole)
-            for i in range(len(divided) if algorithm.has_communicators else 0)
-        )
-        self.communicators = Group("communicators", communicators)
-        self.nodes = (*self.workers, *self.servers, *communicators)
+    def __init__(
+        self,
+        subgroups: Sequence[Sequence[int]],
+        workers: Sequence[Address],
+        servers: Sequence[Address],
+        communicators: Sequence[Address],
+    ) -> None:
+        self.workers = Group("workers", tuple(workers))
+        self.servers = Group("servers", tuple(servers))
+        self.communicators = Group("communicators", tuple(communicators))
+        self.nodes = (*servers, *communicators, *workers)
         self.by_name = {node.name: node for node in self.nodes}
-        self._subgroups: dict[Address, Group] = {}
-        servers = Group("servers", self.servers)
-        self.groups = [self.workers, servers, self.communicators]
-        self._subgroups.update(dict.fromkeys(self.servers, servers))
-        for i, ranks in enumerate(divided):
-            members = (*(self.workers.members[rank] for rank in ranks), *communicators[i : i + 1])
-            group = Group(f"subgroup-{i}", members)
+        self.groups = [self.workers, self.servers, self.communicators]
+        self._subgroups: dict[Address, Group] = dict.fromkeys(servers, self.servers)
+        for number, ranks in enumerate(subgroups):
+            members = (*(workers[rank] for rank in ranks), *communicators[number : number + 1])
+            group = Group(f"subgroup-{number}", members)
             self.groups.append(group)
             self._subgroups.update(dict.fromkeys(members, group))
+
+    @classmethod
+    def plan(cls, algorithm: Algorithm, workers: Sequence[str], num_servers: int, layout: Layout) -> Roster:
+        """The nodes that an algorithm needs on workers with these names."""
+        whole = Shard(0, 0, layout.size)
+        shards = layout.shards(num_servers) if num_servers else ()
+        divided = divide(algorithm, len(workers))
+        return cls(
+            divided,
+            [Address("worker", rank, name, whole) for rank, name in enumerate(workers)],
+            [Address("server", shard.index, f"server-{shard.index}", shard) for shard in shards],
+            [Address("communicator", i, f"communicator-{i}", whole) for i in range(len(divided))]
+            if algorithm.has_communicators
+            else [],
+        )
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """What servers own; without servers, the whole vector."""
+        return tuple(server.shard for server in self.servers) or (self.workers.members[0].shard,)
 
     def subgroup(self, node: Address) -> Group:
         """The group that a node belongs to."""
@@ -50,3 +60,18 @@ class Roll:
     def names(self) -> dict[str, list[str]]:
         """Every group that has members, by name."""
         return {group.name: [member.name for member in group] for group in self.groups if len(group)}
+
+
+def divide(algorithm: Algorithm, num_workers: int) -> tuple[tuple[int, ...], ...]:
+    """The algorithm's subgroups, each worker in exactly one.
+
+    Raises:
+        InputError: They are no such division.
+    """
+    divided = algorithm.subgroups(num_workers)
+    if sorted(rank for ranks in divided for rank in ranks) != list(range(num_workers)) or not all(divided):
+        raise InputError(
+            f"{type(algorithm).__name__} divides its workers into {divided}, but there are {num_workers}; each rank "
+            "from 0 on must be in exactly one subgroup"
+        )
+    return divided

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Compute, End, Evaluation, Event, Load, Run, Transfer, Update, Wait
@@ -91,8 +91,9 @@ def _draw_timeline(axis: Axes, name: str, events: Sequence[Event], end: float) -
     for (kind, index), spans in bars.items():
         thin = kind == "transfer"
         place = (index + 0.28, 0.16) if thin else (index - 0.4, 0.8)
-        edges: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5} if kind == "compute" else {}
-        axis.broken_barh(spans, place, facecolors=COLOURS[kind], zorder=3 if thin else 2, **edges)
+        bar = axis.broken_barh(spans, place, facecolors=COLOURS[kind], zorder=3 if thin else 2)
+        if kind == "compute":
+            bar.set(edgecolor="white", linewidth=0.5)
     updates = [e.t for e in events if isinstance(e, Update) and e.t < end]
     axis.plot(updates, [-0.62] * len(updates), "|", color="#222222", markersize=5, clip_on=False)
     more = len(workers) - len(row)
@@ -107,7 +108,7 @@ def _legend(axis: Axes) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    patches: list[Any] = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items()]
+    patches: list[object] = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items()]
     patches.append(Line2D([], [], marker="|", linestyle="", color="#222222", label="update"))
     axis.legend(handles=patches, loc="lower right", bbox_to_anchor=(1, 1), ncols=5, frameon=False, fontsize=8)
 

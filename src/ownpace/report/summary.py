@@ -48,6 +48,8 @@ class Summary:
     """Of each worker, the share of its time spent on computing."""
     replicas_identical: bool | None = None
     """Whether all workers ended with the same bits, where the algorithm promises it and processes were compared."""
+    code: str | None = None
+    """Of a run that ended early: `diverged`, `interrupted`, `machine-died`, `deadlock` or `failed`."""
 
     def as_dict(self) -> dict[str, object]:
         """Everything, ready for JSON."""
@@ -105,6 +107,7 @@ class SummaryBuilder:
             staleness=Staleness(sums.staleness_mean, sums.staleness_max),
             busy={name: tally.compute_s / (sums.seconds or 1.0) for name, tally in sums.workers.items()},
             replicas_identical=sums.replicas_identical,
+            code=end.code,
         )
 
     def _time_to(self, target: float | None) -> float | None:

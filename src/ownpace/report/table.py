@@ -76,7 +76,7 @@ def _busy(group: Sequence[Summary], most: int = 8) -> str:
 
 
 def _ended(group: Sequence[Summary]) -> str:
-    early = [summary.reason for summary in group if summary.reason != "finished"]
+    early = [summary for summary in group if summary.reason != "finished"]
     if not early:
         return "finished"
-    return next((word for word in ("diverged", "interrupted", "killed") if word in early[0]), "early")
+    return (early[0].code or "early").replace("-", " ")  # files of before codes have none

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.task import Task
-from ownpace.core.settings import build
+from ownpace.core.settings import build, describe
 from ownpace.tasks.convex import Quadratic, Svmlight
 from ownpace.tasks.images import Cifar10, Digits, FashionMnist, Mnist
 
@@ -23,8 +23,7 @@ TASKS: dict[str, type[Task]] = {
 
 def models_of(name: str) -> tuple[str, ...]:
     """The models a task offers, its default first."""
-    models: tuple[str, ...] = TASKS[name].models  # type: ignore[attr-defined]
-    return models
+    return TASKS[name].models
 
 
 def make_task(name: str, model: str | None = None, parameters: Mapping[str, object] | None = None) -> Task:
@@ -34,17 +33,46 @@ def make_task(name: str, model: str | None = None, parameters: Mapping[str, obje
     """
     if name not in TASKS:
         raise unknown("task", name, TASKS, "`ownpace list` describes them")
-    model = models_of(name)[0] if model is None else model
-    if model not in models_of(name):
-        raise unknown(f"model for {name}", model, models_of(name))
-    if parameters and "model_name" in parameters:
+    return build_task(TASKS[name], name, model, parameters or {})
+
+
+def build_task(cls: type[Task], name: str, model: str | None, parameters: Mapping[str, object]) -> Task:
+    """The task of that class, which errors call `name`."""
+    if "model_name" in parameters and cls.models:
         raise InputError("model_name is not a task parameter; name the model with --model")
-    return _make(name, model, tuple(sorted((parameters or {}).items())))
+    if model is not None and not cls.models:
+        raise InputError(f"model is '{model}', but the task {name} has only one; leave it out")
+    if model is not None and model not in cls.models:
+        raise unknown(f"model for {name}", model, cls.models)
+    chosen = model or next(iter(cls.models), None)
+    given = tuple(sorted(parameters.items()))
+    try:
+        return _make(cls, name, chosen, given)
+    except TypeError:  # a list, say, of a file: it cannot be looked up
+        return _make.__wrapped__(cls, name, chosen, given)
 
 
 @lru_cache(maxsize=2)
-def _make(name: str, model: str, parameters: tuple[tuple[str, object], ...]) -> Task:
-    return build(TASKS[name], {**dict(parameters), "model_name": model}, where=f"the parameters of {name}")
+def _make(cls: type[Task], name: str, model: str | None, parameters: tuple[tuple[str, object], ...]) -> Task:
+    fixed = {} if model is None else {"model_name": model}
+    return build(cls, dict(parameters), where=f"the parameters of {name}", fixed=fixed)
 
 
-__all__ = ["TASKS", "Cifar10", "Digits", "FashionMnist", "Mnist", "Quadratic", "Svmlight", "make_task", "models_of"]
+def parameters_of(cls: type[Task]) -> dict[str, str]:
+    """The parameters of a task with their defaults, for people to read."""
+    return describe(cls, but=("model_name",) if cls.models else ())
+
+
+__all__ = [
+    "TASKS",
+    "Cifar10",
+    "Digits",
+    "FashionMnist",
+    "Mnist",
+    "Quadratic",
+    "Svmlight",
+    "build_task",
+    "make_task",
+    "models_of",
+    "parameters_of",
+]

@@ -47,8 +47,6 @@ class ImageTask(Task):
     """Images of one shape in ten classes, and a choice of models for them."""
 
     model_name: str
-    models: ClassVar[tuple[str, ...]]
-    """The models it offers; the first is the default."""
     shape: ClassVar[ImageShape]
 
     def __post_init__(self) -> None:
@@ -97,7 +95,7 @@ class Digits(ImageTask):
 
 @dataclass(frozen=True)
 class IdxTask(ImageTask):
-    """28×28 grey images in the four files that LeCun's format made usual."""
+    """28×28 grey images in the four files of LeCun's format."""
 
     source: ClassVar[DataFiles]
     mean: ClassVar[float]

@@ -1,10 +1,11 @@
 """Building blocks: what several algorithms share, written with nothing but what the contract offers.
 
-accumulate     a batch in micro-batches, until a sum has arrived, or summed while it is computed; push and pull
+accumulate     a batch in micro-batches, summed while it is computed, or until a sum has arrived
+push_pull      gradients to the parameter servers, parameters back
 paces          how fast each worker computes, learnt from sums
 micro_batch    how large micro-batches are
 lr_rules       the learning rate of an update whose batch varies
-varying_batch  the last three together: the settings and the loop of abs, acco and pace
+varying_batch  the last three together: the settings and the helper of abs, acco and pace
 group_barrier  a server gathers the gradients of a whole group
 local_round    steps that a worker takes alone, and the difference they make
 """

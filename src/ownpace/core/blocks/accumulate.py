@@ -1,4 +1,4 @@
-"""Gradients of more than one micro-batch, and what becomes of them: summed, pushed, collected until a sum is there."""
+"""Gradients of more than one micro-batch: a whole batch, one summed while it is computed, or until a sum arrives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def _in_micro_batches(me: Worker, samples: int, at: Parameters | None) -> 
 
 
 async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
-    """The sum over all workers of everybody's gradient, mine of `samples` samples.
+    """The sum of all workers' gradients, mine of `samples` samples.
 
     The last micro-batch is handed over before it is computed, so that its backward pass and the transfer overlap.
     """
@@ -40,9 +40,9 @@ async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
 async def accumulate_until(
     me: Worker, pending: Pending[object], samples: int, *, at: Parameters | None = None, most: float = math.inf
 ) -> Gradient:
-    """Gradients at my own pace, at least one, in micro-batches of `samples`, until `pending` is done.
+    """Gradients at my own pace, in micro-batches of `samples`, until `pending` is done; at least one.
 
-    No micro-batch is begun that would make it more than `most` samples.
+    It stops earlier where one more micro-batch would take it beyond `most` samples.
     """
     gradient = await me.gradient(samples, at=at)
     while gradient.samples and gradient.samples + samples <= most and not pending.done:
@@ -53,10 +53,4 @@ async def accumulate_until(
     return gradient
 
 
-async def exchange(me: Worker, gradient: Gradient) -> None:
-    """Push a gradient to the servers, each its shard, and take over the parameters that they answer with."""
-    for server in me.servers:
-        me.send(server, gradient.part(server.shard))
-    del gradient  # it is on its way, and its memory may serve the answer
-    for server in me.servers:
-        me.place((await me.receive(server)).parameters)
+__all__ = ["accumulate", "accumulate_and_reduce", "accumulate_until"]

@@ -1,7 +1,7 @@
-"""Barriers at a parameter server: the gradients of a group are gathered until everybody's is there.
+"""Barriers at a parameter server: the gradients of a group are gathered until all of its workers have pushed.
 
-A worker says with each gradient to which group it belongs and of how many that group consists, so a server needs to
-know nobody beforehand. A worker that ends says so too; from then on nobody waits for it.
+A worker says with each push to which group it belongs and how many workers that group has (`push(me, gradient, group=…,
+size=…)`), so a server needs no list of groups. A worker that ends says so with `leave`; servers no longer wait for it.
 """
 
 from __future__ import annotations
@@ -9,36 +9,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Address, Gradient, Message, union
 
 
-@dataclass(frozen=True, slots=True)
-class GroupTag:
-    """A worker's place: the number of its group, and how many belong to it."""
-
-    group: int
-    size: int
-
-    def push(self, me: Worker, gradient: Gradient) -> None:
-        """Start sending a gradient to the servers, each its shard: low layers first on the wire."""
-        noted = gradient.noting(torch.tensor([self.group, self.size], dtype=torch.float64))
-        for server in me.servers:
-            me.send(server, noted.part(server.shard))
-
-    def leave(self, me: Worker) -> None:
-        """Tell the servers that I end."""
-        for server in me.servers:
-            me.send(server, torch.tensor([self.group, self.size], dtype=torch.float64))
-
-
-async def pull(me: Worker) -> None:
-    """Take over the parameters that the servers answer with."""
+def leave(me: Worker, *, group: int, size: int) -> None:
+    """Tell the servers that I end, so that my group goes on without me."""
     for server in me.servers:
-        me.place((await me.receive(server)).parameters)
+        me.send(server, leaves=group, size=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +25,7 @@ class Gathered:
 
     group: int
     workers: tuple[Address, ...]
+    """By rank."""
     total: Gradient
     """Of the union of their samples."""
 
@@ -60,28 +39,28 @@ class Gathering:
 
     def take(self, message: Message) -> Gathered | None:
         """Take in what a worker sent; returns its group's gradients if they are complete now."""
-        body = message.body
-        if isinstance(body, Tensor):
-            group, size = (int(number) for number in body.tolist())
-            left = self._left.setdefault(group, set())
-            left.add(message.sender)
-            if len(left) == size:
-                left.clear()  # all of them: whoever pushes next begins anew
+        notes, size = message.notes, int(message.notes["size"])
+        if "leaves" in notes:
+            group = int(notes["leaves"])
+            self._left.setdefault(group, set()).add(message.sender)
         else:
-            notes = message.gradient.notes
-            assert notes is not None, "a push says to which group it belongs"
-            group, size = (int(number) for number in notes.tolist())
+            group = int(notes["group"])
             self._pushes.setdefault(group, {}).setdefault(message.sender, deque()).append(message.gradient)
+        return self._complete(group, size)
+
+    def _complete(self, group: int, size: int) -> Gathered | None:
         left = self._left.get(group, set())
         if group not in self._pushes or len(self._pushes[group].keys() | left) < size:
             return None
         pushes = self._pushes.pop(group)
-        workers = tuple(sorted(pushes, key=lambda worker: worker.index))  # by rank: the sum is reproducible
+        # By rank, not by arrival: floating-point sums depend on the order, and runs must be reproducible.
+        workers = tuple(sorted(pushes, key=lambda worker: worker.index))
         total = union([pushes[worker].popleft() for worker in workers])
-        early = {worker: queue for worker, queue in pushes.items() if queue}  # whoever is one gradient ahead
+        # A worker may be one gradient ahead (OD-SGD): its second push waits for the next round.
+        early = {worker: queue for worker, queue in pushes.items() if queue}
         if early:
             self._pushes[group] = early
         return Gathered(group, workers, total)
 
 
-__all__ = ["Gathered", "Gathering", "GroupTag", "pull"]
+__all__ = ["Gathered", "Gathering", "leave"]

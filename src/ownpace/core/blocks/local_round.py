@@ -1,7 +1,7 @@
-"""Rounds of local steps: a worker trains alone from a common start, and then tells how far it came.
+"""Rounds of local steps: a worker trains alone from a common start, and then says how far it came.
 
-What it tells is a difference of parameters, w_start − w_i, which is to an outer update what a gradient is to a step.
-It travels as one: a sum over workers, each weighted, and the samples that went into it.
+What it says is a difference of parameters, w_start − w_i, which is to an outer update what a gradient is to a step.
+It travels as one: a sum over workers, each weighted, with the samples that went into it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ class LocalRound:
     def __init__(self, me: Worker) -> None:
         self._me = me
         self.start = me.parameters
-        """Where everybody began."""
+        """Where all workers began."""
         self.steps = 0
-        """Local steps taken."""
+        """Local steps taken. A gradient of no samples is no step."""
         self.samples = 0
-        """That went into them."""
+        """Samples that went into them."""
         self._loss: float | Tensor = 0.0
         self._seconds = 0.0
 
     def step(self, gradient: Gradient) -> None:
         """Take one local step."""
+        self._me.local_step(gradient)
         if gradient.samples:
-            self._me.local_step(gradient)
             self.steps += 1
             self.samples += gradient.samples
             self._loss += gradient.loss

@@ -15,16 +15,14 @@ E‖g_i‖² = m² + s²/n_i, and the mean ḡ of all n samples has E‖ḡ‖²
 
     A = Σ_i n_i‖g_i‖² ≈ n m² + N s²,   B = n‖ḡ‖² ≈ n m² + s²,   s² ≈ (A − B)/(N − 1),   m² ≈ (B − s²)/n
 
-A travels as a note along with the gradient: it costs a pass over it, and on a card a wait. Both estimates are smoothed.
+A travels as a note along with the gradient: it costs a pass over it, and on a GPU a wait. Both estimates are smoothed.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
-
-import torch
 
 from ownpace.core.contract.roles import Learner
 from ownpace.core.contract.values import Gradient
@@ -38,11 +36,13 @@ class Scaling:
     """How one update is to be made."""
 
     lr_scale: float = 1.0
+    """Multiplies the learning rate."""
     advance: float | None = None
+    """By how many samples the schedule goes on (None: by those of the update)."""
 
 
 class LrRule:
-    """The learning rate of updates whose batch varies. Every worker keeps one, and all of them agree."""
+    """The learning rate of updates whose batch varies. Every worker holds one; all see the same sums and agree."""
 
     def __init__(self, rule: LrRuleName, reference: int) -> None:
         self._rule = rule
@@ -51,27 +51,30 @@ class LrRule:
         self._square = 0.0
         self._seen = 0
         self.latest = Scaling()
-        """Of the latest update: the best guess for the next."""
+        """That of the latest update: the best guess for the next."""
 
     def note(self, gradient: Gradient) -> Gradient:
         """The gradient with what has to travel along, where the rule needs something."""
         if self._rule != "adascale" or gradient.total.is_meta:
             return gradient
         square = float(gradient.total.square().sum()) / max(1, gradient.samples)
-        return gradient.noting(torch.tensor([square], dtype=torch.float64))
+        return gradient.noting(square=square)
 
     def step(self, learner: Learner, total: Gradient) -> None:
         """Make the update with this sum."""
-        learner.step(total, **asdict(self.scaling(total)))
+        scaling = self.scaling(total)
+        learner.step(total, lr_scale=scaling.lr_scale, advance=scaling.advance)
 
     def scaling(self, total: Gradient) -> Scaling:
         """How to make the update with this sum."""
+        if not total.samples:
+            return self.latest  # no update is made, so there is nothing to learn for the next
         scale = total.samples / self._reference
         if self._rule == "linear":
             self.latest = Scaling(scale)
         elif self._rule == "sqrt":
             self.latest = Scaling(math.sqrt(scale))
-        elif self._rule == "adascale" and total.notes is not None and total.samples:
+        elif self._rule == "adascale" and "square" in total.notes:
             self._measure(total)
             if self._seen:
                 gain = self._gain(scale)
@@ -79,11 +82,10 @@ class LrRule:
         return self.latest
 
     def _measure(self, total: Gradient) -> None:
-        assert total.notes is not None
         members = sum(part.samples > 0 for part in total.contributions)
         if members < 2:
             return  # one gradient alone does not show its noise
-        a = float(total.notes[0])
+        a = total.notes["square"]
         b = float(total.total.square().sum()) / total.samples
         variance = (a - b) / (members - 1)
         square = (b - variance) / total.samples
@@ -97,3 +99,6 @@ class LrRule:
         if variance + square == 0:
             return 1.0
         return (variance + square) / (variance / scale + square)
+
+
+__all__ = ["LrRule", "LrRuleName", "Scaling"]

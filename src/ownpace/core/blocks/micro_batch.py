@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,20 +10,21 @@ from ownpace.core.contract.values import Contribution
 
 Sizing = Literal["fixed", "equal-time"]
 GRAINS = 16
-"""Into how many grains the largest micro-batch is divided."""
-_PATIENCE = 20
-"""Sums until a size that did not want to shrink is tried again."""
+"""Sizes are multiples of the largest micro-batch divided by this."""
+PATIENCE = 20
+"""Sums until a size whose shrinking was undone may shrink again."""
 _MOST_OF_THE_TIME = 0.8
 
 
 class MicroBatch:
-    """How large one worker's micro-batches are: as given, or so that everybody's take about equally long.
+    """The size of one worker's micro-batches: fixed, or such that all workers' take about equally long.
 
-    Then the fastest worker's are of `largest` samples, which take a time T, and the others' are smaller: what takes T,
-    or most of the time between two sums, if that is longer. A size is kept until it is off by a tenth, and comes in
-    grains, since cards tune their kernels for every new one. And it does not shrink where that saves no time: if
-    beginning a micro-batch takes long, small ones are a waste. So each time that a size has shrunk, the next sum tells
-    what became of the pace: if it has lost more than a third of what the size has, that is undone.
+    In equal time, the fastest worker's have `largest` samples, which take a time T. The others' are smaller: what takes
+    T, or most of the time between two sums if that is longer. Three things keep sizes steady. A size stays until it is
+    off by a tenth. It is a whole number of grains, since GPUs choose their kernels anew for every size. And it does not
+    shrink where that saves no time, as it does not where starting a micro-batch is what takes long: after each
+    shrinking, the next sum shows the pace at the new size, and if the pace has fallen by more than a third of the
+    size's reduction, the old size is restored.
     """
 
     def __init__(self, rank: int, num_workers: int, largest: int, sizing: Sizing, smoothing: float) -> None:
@@ -32,39 +32,35 @@ class MicroBatch:
         self._largest = largest
         self._fixed = sizing == "fixed"
         self._paces = Paces(num_workers, smoothing)
-        self._size = largest
-        self._given: deque[int] = deque()
         self._before: tuple[int, float] | None = None
         self._patience = 0
+        self.size = largest
+        """For the next batch."""
 
     @property
-    def share(self) -> float:
-        """This worker's pace as a share of all workers' paces."""
+    def pace_fraction(self) -> float:
+        """This worker's pace as a fraction of the sum of all paces."""
         paces = self._paces.samples_per_s
         return paces[self._rank] / sum(paces) if self._paces.known else 1 / len(paces)
 
-    def next(self) -> int:
-        """The size for the next batch. In the order of these calls, `take` is told what came of them."""
-        self._given.append(self._size)
-        return self._size
-
-    def take(self, contributions: Sequence[Contribution]) -> None:
-        """Learn from the sum of a batch: what each worker contributed, in which time."""
-        size, pace = self._given.popleft(), contributions[self._rank].pace
+    def learn(self, contributions: Sequence[Contribution], size: int) -> None:
+        """Learn from a sum: what each worker contributed, in which time, and which size my micro-batches had."""
         self._paces.take(contributions)
+        pace = contributions[self._rank].pace
         if self._fixed or not self._paces.known or not pace:
             return
         if self._before is not None:
-            if size == self._size:
+            # Sums of batches that were begun before the size changed say nothing about the new one: skip them.
+            if size == self.size:
                 self._look_back(pace)
             return
         self._patience = max(0, self._patience - 1)
         wish = self._wish(contributions)
-        if not differs(wish, self._size) or (wish < self._size and self._patience):
+        if not differs(wish, self.size) or (wish < self.size and self._patience):
             return
-        if wish < self._size:
-            self._before = self._size, pace
-        self._size = wish
+        if wish < self.size:
+            self._before = self.size, pace
+        self.size = wish
 
     def _wish(self, contributions: Sequence[Contribution]) -> int:
         paces = self._paces.samples_per_s
@@ -74,9 +70,12 @@ class MicroBatch:
         return min(self._largest, max(1, round(paces[self._rank] * seconds / grain) * grain))
 
     def _look_back(self, pace: float) -> None:
-        """A size has shrunk, and this is the pace with it: undo it, unless that saved time."""
+        """This is the pace at a size that has just shrunk: restore the old size, unless shrinking saved time."""
         assert self._before is not None
         (size, before), self._before = self._before, None
-        if pace < before * (1 - (1 - self._size / size) / 3):
-            self._size = size
-            self._patience = _PATIENCE
+        if pace < before * (1 - (1 - self.size / size) / 3):
+            self.size = size
+            self._patience = PATIENCE
+
+
+__all__ = ["MicroBatch", "Sizing"]

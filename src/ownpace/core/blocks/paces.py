@@ -8,11 +8,11 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Contribution
 
 _TOLERANCE = 0.1
-"""By what share a size may be off before it is changed."""
+"""The relative error of a size that is still left alone."""
 
 
 class Paces:
-    """Each worker's measured pace, out of the sums that all of them see: all keep the same."""
+    """Each worker's measured pace. All workers see the same sums, so all hold the same paces."""
 
     def __init__(self, num_workers: int, smoothing: float) -> None:
         self._smoothing = smoothing
@@ -27,16 +27,19 @@ class Paces:
 
     @property
     def known(self) -> bool:
-        """Whether there is a measurement of everybody."""
+        """Whether every worker has been measured."""
         return all(self.samples_per_s)
 
 
 def differs(new: float, old: float, tolerance: float = _TOLERANCE) -> bool:
-    """Whether a size or a share has changed by so much that it is worth acting on."""
+    """Whether a size or a share has changed enough to act on."""
     return abs(new - old) > tolerance * old
 
 
 def check_smoothing(smoothing: float) -> None:
-    """Raise if this is not the weight of a newest measurement."""
+    """Raise if this cannot be the weight of the newest measurement."""
     if not 0 < smoothing <= 1:
         raise InputError(f"smoothing is {smoothing}; it must be above 0 and at most 1")
+
+
+__all__ = ["Paces", "check_smoothing", "differs"]

@@ -1,61 +1,130 @@
 """Everything ownpace raises on purpose.
 
-    OwnpaceError                 exit code
-    ├── InputError       ValueError      2     something the user gave cannot be used
-    ├── DivergenceError                  3     the loss is no longer finite
-    ├── MachineDied                      4     a machine of the fleet died and nobody could go on
-    ├── Deadlock                         5     an algorithm waits for something that cannot come
-    └── Interrupted                    130     Ctrl-C, after what there is has been written
+    OwnpaceError                        code            exit code
+    ├── InputError      (ValueError)    bad-input          2     something the user gave cannot be used
+    ├── DivergenceError                 diverged           3     the loss is no longer finite
+    ├── MachineDied                     machine-died       4     a machine of the fleet died, and the run ended with it
+    │   └── PeerLost                    peer-lost          4     … which another node notices: never the cause itself
+    ├── WireError                       bad-message        4     what came over the wire is no message of ours
+    ├── SharedMemoryError               bad-memory         4     a message points to memory that is not there
+    ├── NodeFailed                      node-failed        1     a node's code raised what was not expected
+    ├── ReplicasDiffer                  replicas-differ    1     workers ended with different parameters
+    ├── Deadlock                        deadlock           5     an algorithm waits for something that cannot come
+    └── Interrupted                     interrupted      130     Ctrl-C, after what there is has been written
 
-Any other exception is a bug of ours and keeps its traceback (exit code 1).
+Any other exception is a bug of ours and keeps its traceback (exit code 1). Errors travel between processes by their
+code, which also stands in the last record of a run's events: what is decided because of an error is decided by its
+class or code, never by its words.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar
 
 
 class OwnpaceError(Exception):
     """The base of all errors that ownpace raises on purpose."""
 
-    exit_code = 1
+    code: ClassVar[str] = "failed"
+    """How a run ended, for programs to read."""
+    exit_code: ClassVar[int] = 1
+    is_consequence: ClassVar[bool] = False
+    """Whether it is what the failure of another node did to this one: there is a better explanation somewhere."""
     told = False
-    """Whether whoever speaks for the run has heard of it, so that this process need not say it again."""
+    """Whether the process that speaks for the run has heard of it, so that this one need not say it again."""
 
 
 class InputError(OwnpaceError, ValueError):
     """What was given cannot be used. The message says what was given, what is allowed and what to do next."""
 
+    code = "bad-input"
     exit_code = 2
 
 
 class DivergenceError(OwnpaceError):
     """The loss became infinite or not a number."""
 
+    code = "diverged"
     exit_code = 3
 
 
 class MachineDied(OwnpaceError):
     """A machine died, and the run could not go on without it."""
 
+    code = "machine-died"
     exit_code = 4
 
 
-class Deadlock(OwnpaceError):
-    """Nothing is left to happen, yet somebody still waits: a fault in an algorithm."""
+class PeerLost(MachineDied):
+    """Another node is gone or has given up."""
 
+    code = "peer-lost"
+    is_consequence = True
+
+
+class WireError(OwnpaceError):
+    """What came over the wire is not a message of ours; most likely its sender died while writing."""
+
+    code = "bad-message"
+    exit_code = 4
+    is_consequence = True
+
+
+class SharedMemoryError(OwnpaceError):
+    """What was sent does not lead to memory that two processes share; most likely its sender is gone."""
+
+    code = "bad-memory"
+    exit_code = 4
+    is_consequence = True
+
+
+class NodeFailed(OwnpaceError):
+    """The code of a node raised what nobody expected; its traceback was printed where it runs."""
+
+    code = "node-failed"
+
+
+class ReplicasDiffer(OwnpaceError):
+    """Workers ended with different parameters, though the algorithm promises equal ones."""
+
+    code = "replicas-differ"
+
+
+class Deadlock(OwnpaceError):
+    """Nothing is left to happen, yet a node still waits: a fault in an algorithm."""
+
+    code = "deadlock"
     exit_code = 5
 
 
 class Interrupted(OwnpaceError):
     """The user pressed Ctrl-C."""
 
+    code = "interrupted"
     exit_code = 130
 
 
+_ALL: tuple[type[OwnpaceError], ...] = (
+    OwnpaceError,
+    InputError,
+    DivergenceError,
+    MachineDied,
+    PeerLost,
+    WireError,
+    SharedMemoryError,
+    NodeFailed,
+    ReplicasDiffer,
+    Deadlock,
+    Interrupted,
+)
+BY_CODE: dict[str, type[OwnpaceError]] = {kind.code: kind for kind in _ALL}
+"""Every error by its code, as it travels between processes."""
+
+
 def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> InputError:
-    """The error for a name that nobody knows: it lists the known ones and points at the nearest.
+    """The error for a name that is not known: it lists the known ones and points at the nearest.
 
     >>> str(unknown("algorithm", "snyc", ["async", "sync"]))
     "unknown algorithm 'snyc'; did you mean 'sync'? Known: async, sync"

@@ -106,7 +106,7 @@ class Update:
 
 @dataclass(slots=True)
 class Evaluation:
-    """The global parameters were judged on the test data."""
+    """The global parameters were evaluated on the test data."""
 
     kind: ClassVar[str] = "evaluation"
     t: float
@@ -162,6 +162,8 @@ class End:
     reason: str
     """`finished`, or what ended it early."""
     sums: Sums
+    code: str | None = None
+    """Of a run that ended early: the `code` of its error. Records of runs that finished have none."""
 
 
 Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | End
@@ -177,7 +179,10 @@ def to_line(event: Event) -> str:
     >>> to_line(Wait(1.0, 1.5, "worker-0", "all-reduce"))
     '{"kind":"wait","t":1.0,"until":1.5,"who":"worker-0","what":"all-reduce"}'
     """
-    return json.dumps({"kind": event.kind, **dataclasses.asdict(event)}, separators=(",", ":"), allow_nan=False)
+    record = {"kind": event.kind, **dataclasses.asdict(event)}
+    if record.get("code", "") is None:  # left out, so that files of finished runs are what they were before codes
+        del record["code"]
+    return json.dumps(record, separators=(",", ":"), allow_nan=False)
 
 
 def from_line(line: str) -> Event:

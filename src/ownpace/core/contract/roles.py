@@ -13,8 +13,8 @@ Whatever is handed out (gradients, parameters) is a snapshot and must not be cha
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, Parameters
 
@@ -32,7 +32,7 @@ class Pending(Protocol[T_co]):
     def done(self) -> bool:
         """Whether awaiting it would return at once."""
 
-    def __await__(self) -> Generator[Any, Any, T_co]: ...
+    def __await__(self) -> Generator[object, None, T_co]: ...
 
 
 class Node(Protocol):
@@ -54,7 +54,7 @@ class Node(Protocol):
         """All workers, by rank."""
 
     @property
-    def servers(self) -> Sequence[Address]:
+    def servers(self) -> Group:
         """All parameter servers, each with the shard it owns."""
 
     @property
@@ -65,8 +65,8 @@ class Node(Protocol):
     def subgroup(self) -> Group:
         """My subgroup: its workers, then its communicator if there is one."""
 
-    def send(self, to: Address, body: Body) -> Pending[object]:
-        """Start sending. Done when the receiver has it; messages between two nodes arrive in order."""
+    def send(self, to: Address, body: Body = None, **notes: float) -> None:
+        """Send a body, numbers by name, or both. Messages between two nodes arrive in the order of sending."""
 
     def receive(self, sender: Address | None = None) -> Pending[Message]:
         """The next message, from anyone or from `sender` alone."""
@@ -81,10 +81,10 @@ class Node(Protocol):
         """
 
     def reduce(self, body: B | None, to: Address, group: Group) -> Pending[B | None]:
-        """As `all_reduce`, but only `to` gets the sum, the others None. `None` is the gradient of no samples."""
+        """As `all_reduce`, but only `to` gets the sum; the others get None. Whoever passes None adds nothing."""
 
     def broadcast(self, body: B | None, root: Address, group: Group) -> Pending[B]:
-        """Start sending `root`'s body to every member. The others pass None to get a gradient, or a tensor alike."""
+        """Start sending `root`'s body to every member. The others pass None for a gradient, or a tensor like its."""
 
 
 class Learner(Node, Protocol):
@@ -111,7 +111,10 @@ class Learner(Node, Protocol):
         """
 
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
-        """What `step` would make of the parameters, without committing weights or optimizer state."""
+        """What `step` would make of the parameters, without committing weights or optimizer state.
+
+        A gradient of no samples changes nothing.
+        """
 
 
 class Worker(Learner, Protocol):
@@ -161,8 +164,8 @@ class Worker(Learner, Protocol):
         Every worker commits the same values. That is how local steps end in an update.
         """
 
-    def take_share(self, start: float, stop: float) -> None:
-        """Draw my samples from this share of the data from now on (0 to 1), where data are dealt out in shards."""
+    def take_data_range(self, start: float, stop: float) -> None:
+        """Draw my samples from this range of the data from now on (0 to 1), where data is dealt out in shards."""
 
 
 class Server(Learner, Protocol):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Union
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Role = Literal["worker", "server", "communicator"]
+Notes = Mapping[str, float]
+"""Numbers by name."""
+NO_NOTES: Notes = MappingProxyType({})
+
+
+def _no_notes() -> Notes:
+    return NO_NOTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +89,18 @@ class Gradient:
     versions: tuple[int, ...]
     """The version of the parameters it was computed at, one for each shard (the oldest, if several were added)."""
     loss: float | Tensor = math.nan
-    """The sum of the samples' losses; on a card, a tensor, so that nobody has to wait for it."""
+    """The sum of the samples' losses; on a GPU, a tensor, so that nothing has to wait for it."""
     seconds: float = 0.0
     """Time spent on computing it, before any transfer."""
-    notes: Tensor | None = None
-    """A few numbers that travel along and are summed in collectives: norms, say."""
+    notes: Notes = field(default_factory=_no_notes)
+    """A few numbers with names that travel along and are summed in collectives: norms, say."""
     contributions: tuple[Contribution, ...] = ()
     """For the sum of a collective: what each member of the group contributed, in the group's order."""
-    rates: tuple[float, ...] = ()
-    """For a sum among workers with optimizers of a user's: the learning rates that all of them step with."""
 
     @property
     def mean(self) -> Tensor:
-        """G = G / n, the gradient of the mean loss over the samples."""
-        return self.total / self.samples
+        """G / n, the gradient of the mean loss over the samples; of no samples, zero."""
+        return self.total / max(1, self.samples)
 
     @property
     def as_contribution(self) -> Contribution:
@@ -106,7 +112,7 @@ class Gradient:
         """Bytes on the wire, the handful of the header left out."""
         return self.total.nbytes
 
-    def noting(self, notes: Tensor) -> Gradient:
+    def noting(self, **notes: float) -> Gradient:
         """The same gradient with these numbers to travel along."""
         return Gradient(self.total, self.samples, self.versions, self.loss, self.seconds, notes)
 
@@ -115,6 +121,10 @@ class Gradient:
         if factor == 1:
             return self
         return Gradient(self.total * factor, self.samples, self.versions, self.loss, self.seconds, self.notes)
+
+    def with_mean(self, mean: Tensor) -> Gradient:
+        """The gradient of the same samples, corrected: this is the mean over them."""
+        return Gradient(mean * self.samples, self.samples, self.versions, self.loss, self.seconds, self.notes)
 
     def part(self, shard: Shard) -> Gradient:
         """The layers of one shard, as a view."""
@@ -125,35 +135,41 @@ class Gradient:
 
     def __add__(self, other: Gradient) -> Gradient:
         """The gradient of the union of two disjoint sets of samples."""
-        if self.notes is None or other.notes is None:
-            notes = other.notes if self.notes is None else self.notes
-        else:
-            notes = self.notes + other.notes
         return Gradient(
             self.total + other.total,
             self.samples + other.samples,
             tuple(map(min, self.versions, other.versions)),
             self.loss + other.loss,
             self.seconds + other.seconds,
-            notes,
+            sum_notes([self.notes, other.notes]),
         )
 
 
 def union(gradients: Sequence[Gradient]) -> Gradient:
     """The gradient of the union of all their samples: totals, counts and notes are summed, in this order."""
-    notes = [gradient.notes for gradient in gradients if gradient.notes is not None]
     return Gradient(
         total=add_up([gradient.total for gradient in gradients]),
         samples=sum(gradient.samples for gradient in gradients),
         versions=tuple(map(min, zip(*(gradient.versions for gradient in gradients), strict=True))),
         loss=sum(gradient.loss for gradient in gradients),
         seconds=sum(gradient.seconds for gradient in gradients),
-        notes=add_up(notes) if notes else None,
+        notes=sum_notes([gradient.notes for gradient in gradients]),
         contributions=tuple(
             part for gradient in gradients for part in gradient.contributions or (gradient.as_contribution,)
         ),
-        rates=gradients[0].rates,
     )
+
+
+def sum_notes(all_notes: Sequence[Notes]) -> Notes:
+    """Notes added up by name."""
+    given = [notes for notes in all_notes if notes]
+    if len(given) < 2:
+        return given[0] if given else NO_NOTES
+    total: dict[str, float] = {}
+    for notes in given:
+        for name, value in notes.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
 
 
 def add_up(tensors: Sequence[Tensor]) -> Tensor:
@@ -205,6 +221,8 @@ class Message:
     """The samples of all updates the sender has made or heard of."""
     stop: bool
     """Whether the sender thinks that the run is to end, whatever the count."""
+    notes: Notes = field(default_factory=_no_notes)
+    """The numbers that were sent along, by name."""
 
     @property
     def gradient(self) -> Gradient:

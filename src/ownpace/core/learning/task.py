@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,8 @@ class Task(ABC):
     """A model, data and a loss.
 
     A subclass gives `model`, `train_samples` and `test_samples`. The loss is cross-entropy and accuracy is
-    the share of right classes, unless it says otherwise.
+    the share of right classes, unless it says otherwise. One that offers several models lists their names in
+    `models` and is a dataclass with the field `model_name`, which `--model` sets.
 
     >>> class Parity(Task):
     ...     def model(self): return nn.Linear(8, 2)
@@ -68,6 +69,11 @@ class Task(ABC):
     True
     """
 
+    models: ClassVar[tuple[str, ...]] = ()
+    """The names of the models to choose from, the default first. Empty: there is one model, and it needs no name."""
+    model_name: str = ""
+    """The one that was chosen."""
+
     @abstractmethod
     def model(self) -> nn.Module:
         """A new model, its weights drawn from torch's global generator."""
@@ -78,7 +84,7 @@ class Task(ABC):
 
     @abstractmethod
     def test_samples(self) -> Samples:
-        """What to judge by."""
+        """What to evaluate on."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The *mean* loss of a batch, a scalar."""

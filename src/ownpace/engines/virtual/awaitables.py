@@ -1,22 +1,35 @@
-"""What can be awaited in virtual time: gradients, batches, messages and collectives under way."""
+"""What can be awaited in virtual time: gradients, batches, messages, and one's part in a collective."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
+from typing import Any, Protocol
 
 from ownpace.core.contract import events
-from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, add_up, union
-from ownpace.engines.virtual import transport
-from ownpace.engines.virtual.clock import Answer, Call, Due
+from ownpace.core.contract.values import Address, Batch, Body, Gradient, Message, Notes
+from ownpace.engines.progress import Progress
+from ownpace.engines.virtual.clock import Answer, Due
+from ownpace.engines.virtual.simulation import Simulation
 
-if TYPE_CHECKING:
-    from ownpace.engines.virtual.nodes import VirtualNode, VirtualWorker
-    from ownpace.engines.virtual.run import VirtualRun
+
+class Endpoint(Protocol):
+    """What awaitables know of a node."""
+
+    name: str
+    simulation: Simulation
+    progress: Progress
+    mailbox: deque[Message] | None
+    """Messages that came before they were asked for."""
+    receiving: VirtualReceive | None
+    """Messages that were asked for before they came: a chain, oldest first."""
+
+
+class Computing(Endpoint, Protocol):
+    """What a gradient knows of the worker that computes it."""
+
+    computed_samples: int
+    compute_s: float
 
 
 class VirtualMessage(Message, Due):
@@ -24,23 +37,24 @@ class VirtualMessage(Message, Due):
 
     __slots__ = ("_receiver", "done", "driver")
 
-    def __init__(self, receiver: VirtualNode, sender: Address, body: Body, samples: int, stop: bool) -> None:
+    def __init__(self, receiver: Endpoint, sender: Address, body: Body, samples: int, stop: bool, notes: Notes) -> None:
         self.sender = sender
         self.body = body
         self.samples = samples
         self.stop = stop
+        self.notes = notes
         self.done = False
         self.driver = None
         self._receiver = receiver
 
     def happen(self) -> None:
-        """Hand it to the oldest fitting receive of the receiver's, or leave it in its mailbox."""
+        """Hand it to the receiver's oldest matching receive, or leave it in its mailbox."""
         node = self._receiver
-        earlier, received = None, node._receiving
+        earlier, received = None, node.receiving
         while received is not None:
             if received.sender is None or received.sender is self.sender:
                 if earlier is None:
-                    node._receiving = received.following
+                    node.receiving = received.following
                 else:
                     earlier.following = received.following
                 received.value = self
@@ -49,33 +63,30 @@ class VirtualMessage(Message, Due):
                     received.driver.go_on()
                 return
             earlier, received = received, received.following
-        if node._mailbox is None:
-            node._mailbox = deque()
-        node._mailbox.append(self)
-
-    def __await__(self) -> Generator[Due, None, None]:
-        if not self.done:
-            yield self
+        if node.mailbox is None:
+            node.mailbox = deque()
+        node.mailbox.append(self)
 
 
 class VirtualGradient(Gradient, Due):
     """A gradient that is being computed."""
 
     __slots__ = ("computed", "done", "driver", "start", "then", "worker")
-    worker: VirtualWorker
+    worker: Computing
     start: float
     computed: int
-    """Samples of this computation alone, without those of a gradient it was added to."""
+    """Samples of this computation alone, without those of a gradient it is added to."""
     then: Callable[[], None] | None
-    """What follows it at once: the collective that it was handed to before it was there."""
+    """What follows it at once: the collective that it was handed to before it was computed."""
 
     def happen(self) -> None:
         worker = self.worker
-        worker.samples += self.computed
-        worker.compute_s += worker._clock._now - self.start
-        if worker._run.detail:
-            end = worker._clock._now
-            worker._run.emit(events.Compute(self.start, end, worker.name, self.computed, self.versions[0]))
+        simulation = worker.simulation
+        now = simulation.clock.time
+        worker.computed_samples += self.computed
+        worker.compute_s += now - self.start
+        if simulation.detail:
+            simulation.emit(events.Compute(self.start, now, worker.name, self.computed, self.versions[0]))
         if self.then is not None:
             self.then()
 
@@ -83,6 +94,12 @@ class VirtualGradient(Gradient, Due):
         if not self.done:
             yield self
         return self
+
+    def add(self, other: Gradient) -> None:
+        """Make it the sum with an earlier one."""
+        both = self + other
+        self.total, self.samples, self.versions = both.total, both.samples, both.versions
+        self.loss, self.seconds, self.notes = both.loss, both.seconds, both.notes
 
 
 class VirtualBatch(Due):
@@ -106,7 +123,7 @@ class VirtualReceive(Answer[Message]):
 
     __slots__ = ("_node", "following", "sender")
 
-    def __init__(self, node: VirtualNode, sender: Address | None) -> None:
+    def __init__(self, node: Endpoint, sender: Address | None) -> None:
         self.done = False
         self.driver = None
         self._node = node
@@ -116,17 +133,15 @@ class VirtualReceive(Answer[Message]):
     def __await__(self) -> Generator[Answer[Message], None, Message]:
         node = self._node
         if not self.done:
-            if node._run.detail:
-                start = node._clock._now
+            if node.simulation.detail:
+                start = node.simulation.clock.time
                 yield self
-                node._waited("message", start)
+                waited(node, "message", start)
             else:
                 yield self
-        message = self.value
-        if message.samples > node._samples and node.role != "server":  # a server counts its own updates
-            node._samples = message.samples
-        if message.stop:
-            node._stop = True
+        message, progress = self.value, node.progress
+        if message.samples > progress.samples or message.stop:
+            progress.hear(message.samples, message.stop)
         return message
 
 
@@ -135,7 +150,7 @@ class CollectivePart(Answer[Any]):
 
     __slots__ = ("_node", "body", "joined_s", "stop", "what")
 
-    def __init__(self, node: VirtualNode, what: str, body: Body) -> None:
+    def __init__(self, node: Endpoint, what: str, body: Body) -> None:
         super().__init__()
         self._node = node
         self.what = what
@@ -146,78 +161,26 @@ class CollectivePart(Answer[Any]):
     @property
     def knows_of_stop(self) -> bool:
         """Whether the node has heard that the run is to end."""
-        return self._node._stop
+        return self._node.progress.stop
 
     def __await__(self) -> Generator[Answer[Any], None, Any]:
         if not self.done:
-            start = self._node._clock._now
+            simulation = self._node.simulation
+            start = simulation.clock.time
             yield self
-            if self._node._run.detail:
-                self._node._waited(self.what, max(start, self.joined_s))  # before that, it computed
+            if simulation.detail:
+                waited(self._node, self.what, max(start, self.joined_s))  # before it joined, it computed
+        # Only now, not when the sum is delivered: nodes that have awaited the same sums must agree on when to stop.
         if self.stop:
-            self._node._stop = True
+            self._node.progress.stop = True
         return self.value
 
 
-class Collective:
-    """One all-reduce, reduce or broadcast: it begins when its last member has come."""
-
-    def __init__(self, run: VirtualRun, group: Group, what: str, root: Address | None) -> None:
-        self._run = run
-        self._group = group
-        self._what = what
-        self._root = root
-        self._parts: dict[Address, CollectivePart] = {}
-
-    def join(self, address: Address, what: str, part: CollectivePart) -> bool:
-        """Take part; returns whether everybody has come now."""
-        if what != self._what:
-            raise RuntimeError(f"{address.name} starts a {what} in {self._group.name} where others {self._what}")
-        self._parts[address] = part
-        if len(self._parts) < len(self._group):
-            return False
-        self._begin()
-        return True
-
-    def waiting(self) -> list[str]:
-        """Who waits for whom, for people to read."""
-        missing = ", ".join(member.name for member in self._group if member not in self._parts)
-        return [f"{member.name} for {missing} in a {self._what}" for member in self._parts]
-
-    def _begin(self) -> None:
-        run = self._run
-        bodies = [self._parts[member].body for member in self._group]  # in rank order: the sum is reproducible
-        result = self._parts[self._root].body if self._what == "broadcast" and self._root else total(bodies)
-        nbytes = max(0 if body is None else body.nbytes for body in bodies)
-        cost = transport.all_reduce if self._what == "all-reduce" else transport.chain
-        links: list[VirtualNode] = list(self._group)  # type: ignore[arg-type]  # nodes are their addresses
-        start, end = cost(run.clock.now, links, nbytes, run.latency_s)
-        self._tell_who_stops()
-        run.clock.at(end, Call(partial(self._deliver, result)))
-        if run.detail:
-            run.emit(events.Transfer(start, end, self._what, self._group.name, nbytes))
-
-    def _tell_who_stops(self) -> None:
-        """Whether the time is up: a sum tells all its members; a broadcast, what its root knows from sums it awaited.
-
-        So groups that broadcast the same sum at different times come to the same end.
-        """
-        over = self._run.clock.now >= self._run.deadline_s
-        if self._what == "broadcast" and self._root is not None:
-            over = self._parts[self._root].knows_of_stop
-        for member, part in self._parts.items():
-            part.stop = over and (self._what != "reduce" or member is self._root)
-
-    def _deliver(self, result: Any) -> None:
-        for member in self._group:
-            reduced_elsewhere = self._what == "reduce" and member is not self._root
-            self._parts[member].resolve(None if reduced_elsewhere else result)
+def waited(node: Endpoint, what: str, start: float) -> None:
+    """Record that a node has waited since `start`."""
+    now = node.simulation.clock.time
+    if now > start:
+        node.simulation.emit(events.Wait(start, now, node.name, what))
 
 
-def total(bodies: list[Body]) -> Body:
-    """The sum of what the members of a collective bring; None brings nothing."""
-    given = [body for body in bodies if body is not None]
-    first = given[0]
-    if isinstance(first, Gradient):
-        return union([body for body in given if isinstance(body, Gradient)])
-    return add_up([body for body in given if isinstance(body, Tensor)])
+__all__ = ["CollectivePart", "Endpoint", "VirtualBatch", "VirtualGradient", "VirtualMessage", "VirtualReceive"]

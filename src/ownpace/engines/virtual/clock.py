@@ -1,8 +1,8 @@
-"""The virtual clock: SimPy's, with a short cut for what happens millions of times in a run.
+"""The virtual clock: SimPy's, with a shortcut for what happens millions of times in a run.
 
-`Clock` is a SimPy environment. Whatever SimPy offers (timeouts, processes, interrupts) runs on it beside our
-coroutines, in one order of time. But SimPy's events are general, and three things in a run are so frequent that
-generality is what they would cost: a computation ends, a message arrives, a coroutine goes on. These use the lean
+`Clock` is a SimPy environment. Whatever SimPy offers (timeouts, processes, interrupts) runs on it next to our
+coroutines, in one order of time. But SimPy's events are general, and three things in a run are so frequent that their
+generality would dominate its cost: a computation ends, a message arrives, a coroutine goes on. These use the lean
 objects below, which stand in SimPy's own queue and cost about half as much as its events. docs/design.md has the
 measurements.
 """
@@ -25,10 +25,20 @@ class Clock(simpy.Environment):
     """Virtual time. What is due at the same time happens in the order in which it was scheduled."""
 
     def __init__(self) -> None:
+        self.time = 0.0
+        """Now. A plain attribute, because nodes read it several times for every gradient."""
         super().__init__()
         self.going_on = True
         self._lane: deque[tuple[float, int, int, Due]] = deque()
         self._lane_end = 0.0
+
+    @property
+    def _now(self) -> float:  # where SimPy keeps its time
+        return self.time
+
+    @_now.setter
+    def _now(self, time: float) -> None:
+        self.time = time
 
     def go_on(self) -> None:
         """Let things happen, one after the other, until one of them sets `going_on` to False.
@@ -40,9 +50,9 @@ class Clock(simpy.Environment):
         lane = self._lane
         while self.going_on:
             if lane and (not queue or lane[0] < queue[0]):
-                self._now, _, _, event = lane.popleft()
+                self.time, _, _, event = lane.popleft()
             elif queue and isinstance(queue[0][3], Due):
-                self._now, _, _, event = heappop(queue)
+                self.time, _, _, event = heappop(queue)
             else:
                 self.step()  # an event of SimPy's own, or none at all
                 continue
@@ -60,9 +70,9 @@ class Clock(simpy.Environment):
         heappush(self._queue, (time, NORMAL, next(self._eid), event))  # type: ignore[misc]
 
     def at_last(self, time: float, event: Due) -> None:
-        """The same, for what probably happens later than all else that was scheduled by this method.
+        """The same, for what probably happens later than anything else scheduled by this method.
 
-        Messages that take equally long arrive in the order of their sending: they need no sorting.
+        Messages that take equally long arrive in the order of sending: they need no sorting.
         """
         if time >= self._lane_end:
             self._lane_end = time
@@ -77,7 +87,7 @@ class Clock(simpy.Environment):
     def start(self, coroutine: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> Driver:
         """Start a coroutine, at the current time and in the order of starting."""
         driver = Driver(coroutine, on_end)
-        self.at(self._now, Call(driver.go_on))
+        self.at(self.time, Call(driver.go_on))
         return driver
 
 
@@ -111,10 +121,10 @@ class Due:
     done: bool
     """Whether it has happened."""
     driver: Driver | None
-    """Whoever awaits it."""
+    """The coroutine that awaits it."""
 
     def happen(self) -> None:
-        """Called at that time, before whoever awaits it goes on."""
+        """Called at that time, before the coroutine that awaits it goes on."""
 
 
 class Call(Due):
@@ -132,7 +142,7 @@ class Call(Due):
 
 
 class Answer(Generic[T]):
-    """Something that will be done when somebody else does his part. Awaiting it is waiting."""
+    """Something that is done once another node has done its part. Awaiting it is waiting."""
 
     __slots__ = ("done", "driver", "value")
 
@@ -142,7 +152,7 @@ class Answer(Generic[T]):
         self.value: T
 
     def resolve(self, value: T) -> None:
-        """It is done. Whoever awaits it goes on at once, without another turn of the clock."""
+        """It is done. The coroutine that awaits it goes on at once, without another turn of the clock."""
         self.done = True
         self.value = value
         if self.driver is not None:

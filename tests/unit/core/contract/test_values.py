@@ -104,6 +104,13 @@ def test_scaling_leaves_the_count_as_it_is() -> None:
     assert scaled.notes == {"square": 1.0}
 
 
+def test_a_corrected_gradient_has_the_given_mean() -> None:
+    given = gradient(2, 4.0, versions=(3,)).noting(square=1.5)
+    corrected = given.with_mean(torch.tensor([5.0, 6.0]))
+    assert corrected.mean.tolist() == [5.0, 6.0]
+    assert (corrected.samples, corrected.versions, corrected.loss, corrected.notes) == (2, (3,), 4.0, {"square": 1.5})
+
+
 def test_a_part_is_a_view_with_its_own_version() -> None:
     whole = Gradient(torch.tensor([1.0, 2.0, 3.0]), 4, (7, 5))
     part = whole.part(Shard(1, 1, 3))

@@ -1,1 +1,14 @@
-"""What a node is."""
+"""What a node is: one process that runs one coroutine of the algorithm and answers what it asks for.
+
+nodes           ProcessNode (a communicator is just that), ProcessServer, ProcessWorker
+context, terms  what a node is given, and what all nodes of a run must know
+inbox           what arrives: messages, control messages, the word to stop
+sums            collectives: starting them, asking whether they are over, reading the result
+learner         parameters, the updates made to them, what is counted and shown of that
+parameters      what is stepped: a flat vector with our optimizer, or a user's model and optimizer
+task_gradients  gradients of a task, at full speed or at a prescribed pace; computer does the arithmetic
+loop            gradients that a user's own loop brings; layer_sender sends them during its backward pass
+gpu, finite     time on a GPU; is a gradient finite?
+reporter        the run's clock, and what a node tells the hub
+optimizer_copy  a user's optimizer, described for a server
+"""

@@ -1,9 +1,9 @@
-"""Who holds parameters and steps them: a flat vector with an optimizer of ours, or a user's model and optimizer."""
+"""What a learner holds and steps: a flat vector with an optimizer of ours, or a user's model and optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,17 +16,24 @@ from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.optimizer import FlatOptimizer, State
 
 
-class Holding(Protocol):
+class HeldParameters(Protocol):
     """The parameters of one learner."""
 
     values: Tensor
-    """As they are now. Look, but do not keep: the next step may overwrite them."""
+    """As they are now, only to look at: the next step may overwrite them."""
 
     def snapshot(self) -> Tensor:
         """As they are now, never to change again."""
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0) -> None:
-        """Take one optimizer step, with one of several optimizer states."""
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, rates: Sequence[float] = ()) -> None:
+        """Take one optimizer step, with one of several optimizer states.
+
+        Args:
+            gradient: What to step with.
+            lr_factor: Multiplies the learning rates.
+            memory: Which optimizer state to use.
+            rates: The learning rates that all replicas have agreed on, if they have to.
+        """
 
     def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
         """What a step would make of them."""
@@ -48,8 +55,8 @@ class Holding(Protocol):
         """Use these learning rates from now on."""
 
 
-class FlatHolding:
-    """A flat vector and a `FlatOptimizer`. A step works in place, unless somebody holds a snapshot."""
+class FlatParameters:
+    """A flat vector and a `FlatOptimizer`. A step works in place, unless a snapshot was handed out."""
 
     def __init__(self, values: Tensor, optimizer: FlatOptimizer, groups: Sequence[int] | None = None) -> None:
         self.values = values
@@ -67,7 +74,7 @@ class FlatHolding:
             self._states[memory] = self._optimizer.initial_state()
         return self._states[memory]
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0) -> None:
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, rates: Sequence[float] = ()) -> None:
         self.values, self._states[memory] = self._optimizer.step(
             self.values,
             self._state(memory),
@@ -81,6 +88,8 @@ class FlatHolding:
 
     def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
         total, samples = gradient.total, gradient.samples
+        if not samples:
+            return self.snapshot()
         return self._optimizer.step(self.values, self._state(), total, samples=samples, lr_factor=lr_factor)[0]
 
     def place(self, values: Tensor, shard: Shard) -> None:
@@ -92,7 +101,7 @@ class FlatHolding:
 
     def overwrite(self, values: Tensor) -> None:
         self.values = values
-        self._handed_out = True  # whoever made them may still hold them
+        self._handed_out = True  # the algorithm that made them may still hold them
 
     @property
     def lr(self) -> float:
@@ -105,7 +114,7 @@ class FlatHolding:
         self._optimizer.rates = list(rates) if self._groups is None else [rates[group] for group in self._groups]
 
 
-class UserHolding:
+class UserParameters:
     """The user's model and optimizer: the parameters are views of one vector, which is updated in place."""
 
     def __init__(
@@ -119,7 +128,7 @@ class UserHolding:
         self.values = flat
         self.parameters = parameters
         self.optimizer = optimizer
-        self._layout = layout
+        self.layout = layout
         self.clip_norm = clip_norm
         self._inner_step = optimizer.step
         self._mean: Tensor | None = None
@@ -132,7 +141,7 @@ class UserHolding:
     def check_place(self) -> None:
         """Raise if the parameters are no longer views of the vector."""
         for layer, parameter, view in zip(
-            self._layout.layers, self.parameters, self._layout.views(self.values), strict=True
+            self.layout.layers, self.parameters, self.layout.views(self.values), strict=True
         ):
             if parameter.data_ptr() != view.data_ptr():
                 raise InputError(
@@ -142,7 +151,7 @@ class UserHolding:
     def gather(self, samples: int, out: Tensor | None) -> Tensor:
         """The sum over the samples of their gradients, out of the `.grad`s, which hold the mean."""
         total = torch.empty_like(self.values) if out is None else out
-        for parameter, view in zip(self.parameters, self._layout.views(total), strict=True):
+        for parameter, view in zip(self.parameters, self.layout.views(total), strict=True):
             if parameter.grad is None:
                 view.zero_()
             else:
@@ -159,25 +168,27 @@ class UserHolding:
     def snapshot(self) -> Tensor:
         return self.values.clone()
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0) -> None:
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, rates: Sequence[float] = ()) -> None:
         assert memory == 0, "a user's optimizer has one state"
         mean = self._mean = torch.div(gradient.total, gradient.samples, out=self._mean)
         self.clip(mean, 1)
-        for parameter, view in zip(self.parameters, self._layout.views(mean), strict=True):
+        for parameter, view in zip(self.parameters, self.layout.views(mean), strict=True):
             parameter.grad = view
         own = [group["lr"] for group in self.optimizer.param_groups]
-        rates = [rate * lr_factor for rate in map(_agreed, own, gradient.rates or own)]
-        if rates != own:
-            self._set_rates(rates)
+        used = [rate * lr_factor for rate in map(_agreed, own, rates or own)]
+        if used != own:
+            self.set_rates(used)
         self._inner_step()
-        if rates != own:
-            self._set_rates(own)
+        if used != own:
+            self.set_rates(own)
 
-    def _set_rates(self, rates: Sequence[float]) -> None:
+    def set_rates(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
     def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
+        if not gradient.samples:
+            return self.snapshot()
         values, state = self.values.clone(), self.optimizer.state
         self.optimizer.state = type(state)(
             dict, {p: {k: v.clone() if isinstance(v, Tensor) else v for k, v in s.items()} for p, s in state.items()}
@@ -201,11 +212,27 @@ class UserHolding:
     def rates(self) -> Sequence[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def set_rates(self, rates: Sequence[float]) -> None:
-        self._set_rates(rates)
+
+def flatten(model: nn.Module, optimizer: Optimizer, clip_norm: float | None) -> UserParameters:
+    """Make the parameters of a user's model views of one vector.
+
+    Raises:
+        InputError: The optimizer is not one over all of them.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    layout = Layout(model)
+    theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [layer.name for layer, p in zip(layout.layers, parameters, strict=True) if id(p) not in theirs]
+    if missing or len(theirs) != len(parameters):
+        what = f"lacks {missing[0]}" if missing else f"has {len(theirs)} parameters, the model {len(parameters)}"
+        raise InputError(f"the optimizer and the model do not fit: it {what}; make it of model.parameters()")
+    flat = torch.cat([layer.flatten(p.detach()) for layer, p in zip(layout.layers, parameters, strict=True)])
+    for parameter, view in zip(parameters, layout.views(flat), strict=True):
+        parameter.data = view
+    return UserParameters(flat, layout, parameters, optimizer, clip_norm)
 
 
-def _agreed(own: Any, of_first: Any) -> Any:
+def _agreed(own: float, of_first: float) -> float:
     """The learning rate that all ranks step with: the first one's, since schedulers may be stepped unequally often.
 
     Rates travel in single precision; where the own one is the same but for that, it is taken.

@@ -1,39 +1,45 @@
-"""What one node knows of the run and reports: its clock, its events, its sums, and what it is told."""
+"""One node's clock, and what it reports to the hub: events, totals, snapshots."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 
 from ownpace.core.contract import events
-from ownpace.engines.process.talk.mailbox import Post
+from ownpace.engines.ledger import UpdateTotals
+from ownpace.engines.process.talk.control import Control, Report, WorkDone
+from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.wire import Packet
-from ownpace.engines.roster import HUB
 
+HUB = "hub"
+"""The hub's name, as a receiver of messages."""
 REPORT_EVERY_S = 0.25
 _SPANS = 512
+_SPANS_SENT_S = 2.0
+"""Computations that ended longer ago than this are not reported again."""
+_SHORT_S = 2e-5
+"""A wait that is shorter than this is none."""
 
 
 class WallClock:
-    """The run's time: seconds since all nodes were ready, the same on every host."""
+    """The run's time: seconds since all nodes were prepared, the same on every host."""
 
     def __init__(self) -> None:
-        self._zero = math.inf
+        self._zero_s = math.inf
         self.ahead_s = 0.0
         """By how much the clock of this host is ahead of the hub's."""
 
     def start(self, zero_s: float) -> None:
         """Begin at this time of the hub's monotonic clock, which may lie a little ahead."""
-        self._zero = zero_s + self.ahead_s
+        self._zero_s = zero_s + self.ahead_s
 
     def now(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self._zero
+        return time.monotonic() - self._zero_s
 
     def sleep_until(self, then_s: float) -> float:
         """Sleep; returns by how much that was overslept."""
@@ -42,55 +48,21 @@ class WallClock:
         return -left
 
 
-@dataclass
-class Stats:
-    """What one learner's updates add up to. Frozen once the budget is spent."""
+class Reporter:
+    """One node's line to the hub. Events and totals go out several times a second, from whatever the node does: there
+    is no thread for it.
+    """
 
-    updates: int = 0
-    samples: int = 0
-    staleness_sum: int = 0
-    staleness_max: int = 0
-    t: float = 0.0
-    frozen: bool = False
-
-
-@dataclass
-class Work:
-    """What a worker has computed, with the latest spans kept, so that it can be told for an earlier moment, too."""
-
-    samples: int = 0
-    compute_s: float = 0.0
-    load_s: float = 0.0
-    loss: float = math.nan
-    """Mean loss of the latest gradient."""
-    spans: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_SPANS))
-
-    def add(self, start: float, end: float, samples: int) -> None:
-        """One more micro-batch."""
-        self.samples += samples
-        self.compute_s += end - start
-        self.spans.append((start, end))
-
-    def as_dict(self, since_s: float) -> dict[str, Any]:
-        """Ready for JSON, with the spans that end after `since_s`."""
-        return {
-            "samples": self.samples,
-            "compute_s": self.compute_s,
-            "load_s": self.load_s,
-            "loss": self.loss if math.isfinite(self.loss) else None,
-            "spans": [span for span in self.spans if span[1] > since_s],
-        }
-
-
-class Books:
-    """One node's line to the hub. Events and sums go out a few times a second, by whoever works here: no thread."""
-
-    def __init__(self, post: Post, clock: WallClock, *, detail: bool) -> None:
+    def __init__(self, name: str, mailbox: Mailbox, clock: WallClock, *, detail: bool) -> None:
+        self.name = name
         self.detail = detail
         self.clock = clock
-        self.stats = Stats()
-        self.work = Work()
-        self._post = post
+        self.totals = UpdateTotals()
+        """Of this node's updates."""
+        self.work = WorkDone()
+        """Of this node's computing; its spans are kept apart."""
+        self._spans: deque[tuple[float, float]] = deque(maxlen=_SPANS)
+        self._mailbox = mailbox
         self._events: list[events.Event] = []
         self._next_s = 0.0
 
@@ -98,13 +70,38 @@ class Books:
         """Note one event."""
         self._events.append(event)
 
+    def computed(self, start: float, end: float, samples: int, version: int) -> None:
+        """Note one more micro-batch, at parameters of this version."""
+        self.work.samples += samples
+        self.work.compute_s += end - start
+        self._spans.append((start, end))
+        if self.detail:
+            self.event(events.Compute(start, end, self.name, samples, version))
+
+    def loaded(self, start: float, end: float, samples: int) -> None:
+        """Note that samples were loaded."""
+        self.work.load_s += end - start
+        if self.detail and end > start:
+            self.event(events.Load(start, end, self.name, samples))
+
+    def saw_loss(self, loss: float) -> None:
+        """Note the mean loss of the latest gradient."""
+        self.work.loss = loss if math.isfinite(loss) else None
+
+    def waited(self, what: str, start: float) -> None:
+        """Note that this node had nothing to do since `start`."""
+        now = self.clock.now()
+        if self.detail and now - start > _SHORT_S:
+            self.event(events.Wait(start, now, self.name, what))
+        self.maybe_report(now)
+
     def due(self, now: float) -> bool:
         """Whether it is time to report."""
         return now >= self._next_s
 
     def maybe_report(self, now: float) -> None:
         """Report if it is time to."""
-        if self.due(now):
+        if now >= self._next_s:
             self.report()
 
     def report(self) -> None:
@@ -113,8 +110,9 @@ class Books:
         self._next_s = now + REPORT_EVERY_S
         lines = [events.to_line(event) for event in self._events]
         self._events.clear()
-        self.say("report", now=now, stats=asdict(self.stats), work=self.work.as_dict(now - 2.0), events=lines)
+        spans = [[start, end] for start, end in self._spans if end > now - _SPANS_SENT_S]
+        self.say(Report(now, self.totals, replace(self.work, spans=spans), lines))
 
-    def say(self, what: str, body: Tensor | None = None, **more: Any) -> None:
+    def say(self, control: Control, body: Tensor | None = None) -> None:
         """Tell the hub something about the run itself."""
-        self._post.send(HUB, Packet(body=body, control={"what": what, **more}))
+        self._mailbox.send(HUB, Packet(body=body, control=control))

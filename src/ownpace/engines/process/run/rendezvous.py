@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import ipaddress
 import os
@@ -39,10 +40,10 @@ class Environment:
 
     @classmethod
     def read(cls) -> Environment | None:
-        """Torchrun's word, or None if it did not start this process.
+        """What torchrun said, or None if it did not start this process.
 
         Raises:
-            InputError: It says only half of what is needed.
+            InputError: What it says is incomplete or wrong.
         """
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             return None
@@ -62,6 +63,11 @@ class Environment:
             )
         return environment
 
+    @classmethod
+    def alone(cls) -> Environment:
+        """A fleet of one."""
+        return cls(0, 1, 0, 1, 0, 1)
+
     @property
     def spans_hosts(self) -> bool:
         """Whether there is more than one host."""
@@ -77,8 +83,8 @@ def _number(name: str, default: int | None = None) -> int:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """All that a process needs to take part. It can be sent to helpers as JSON."""
+class Rendezvous:
+    """All that a process needs to take part."""
 
     store_host: str
     store_port: int
@@ -93,7 +99,7 @@ class Meeting:
         """A connection to the store.
 
         Raises:
-            MachineDied: Nobody answers.
+            MachineDied: No process answers.
         """
         try:
             store = TCPStore(
@@ -103,8 +109,8 @@ class Meeting:
                 wait_for_workers=False,
                 timeout=timedelta(seconds=self.timeout_s),
             )
-        except RuntimeError as error:
-            raise unreachable(self.store_host, self.store_port, self.timeout_s, error) from None
+        except RuntimeError:
+            raise unreachable(self.store_host, self.store_port, self.timeout_s) from None
         return PrefixStore(self.prefix, store)
 
     @property
@@ -113,17 +119,24 @@ class Meeting:
         return RunKey(self.secret)
 
 
-def unreachable(host: str, port: int, timeout_s: float, error: Exception) -> Exception:
-    """The error for a rendezvous that failed, by its cause."""
-    text = str(error)
-    if "EADDRINUSE" in text or "address already in use" in text.lower():
-        return InputError(
-            f"port {port} on {host} is in use; choose another with torchrun's --master-port (or MASTER_PORT)"
-        )
+def unreachable(host: str, port: int, timeout_s: float) -> MachineDied:
+    """The error for a rendezvous where no process listens."""
     return MachineDied(
         f"nobody answers at the rendezvous {host}:{port} within {timeout_s:g} s; is rank 0 up, and are MASTER_ADDR "
         "and MASTER_PORT those of its machine?"
     )
+
+
+def port_in_use(host: str, port: int) -> bool:
+    """Whether another process listens at an address of this machine."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
 
 
 def local_store() -> tuple[TCPStore, int]:
@@ -142,7 +155,7 @@ def local_store() -> tuple[TCPStore, int]:
     return store, port
 
 
-def meet(environment: Environment, timeout_s: float = TIMEOUT_S) -> tuple[Store, Meeting]:
+def meet(environment: Environment, timeout_s: float = TIMEOUT_S) -> tuple[Store, Rendezvous]:
     """Meet the other ranks that torchrun started.
 
     Returns:
@@ -154,17 +167,22 @@ def meet(environment: Environment, timeout_s: float = TIMEOUT_S) -> tuple[Store,
     port = _number("MASTER_PORT", 29500)
     run, restart = os.environ.get("TORCHELASTIC_RUN_ID", ""), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefix = f"ownpace/{run}/{restart}/{_joins}"
-    if environment.rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    hosts_store = environment.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if not hosts_store:
         _await_master(master, port, timeout_s)
+    taken = hosts_store and port_in_use(master, port)  # torch's own error tells it in words only
     try:
         base, _, _ = next(
             dist.rendezvous("env://", environment.rank, environment.world_size, timeout=timedelta(seconds=timeout_s))
         )
-    except (RuntimeError, ValueError) as error:
-        failure = unreachable(master, port, timeout_s, error)
-        if environment.rank == 0 and isinstance(failure, MachineDied):
-            failure = _incomplete(environment, timeout_s)
-        raise failure from None
+    except (RuntimeError, ValueError):
+        if environment.rank:
+            raise unreachable(master, port, timeout_s) from None
+        if taken:
+            raise InputError(
+                f"port {port} on {master} is in use; choose another with torchrun's --master-port (or MASTER_PORT)"
+            ) from None
+        raise _incomplete(environment, timeout_s) from None
     store = PrefixStore(prefix, base)
     host = LOOPBACK
     if environment.spans_hosts:
@@ -174,11 +192,13 @@ def meet(environment: Environment, timeout_s: float = TIMEOUT_S) -> tuple[Store,
                 f"this host would listen on {host}, a public address, and collectives are not encrypted; use a private "
                 "network or a VPN, or set OWNPACE_ALLOW_PUBLIC=1 if a firewall protects it"
             )
-    return store, Meeting(master, port, prefix, _agree_on_key(store, environment, timeout_s), host, "gloo", timeout_s)
+    return store, Rendezvous(
+        master, port, prefix, _agree_on_key(store, environment, timeout_s), host, "gloo", timeout_s
+    )
 
 
 def common_backend(store: Store, environment: Environment, able: str) -> str:
-    """NCCL if all ranks are able to, else gloo."""
+    """NCCL if all ranks are able to use it, else gloo."""
     store.set(f"backend/{environment.rank}", able)
     ranks = range(environment.world_size)
     return "nccl" if all(store.get(f"backend/{rank}").decode() == "nccl" for rank in ranks) else "gloo"
@@ -199,9 +219,9 @@ def _await_master(host: str, port: int, timeout_s: float) -> None:
         try:
             socket.create_connection((host, port), timeout=max(0.1, deadline - time.monotonic())).close()
             return
-        except OSError as error:
+        except OSError:
             if time.monotonic() > deadline:
-                raise unreachable(host, port, timeout_s, error) from None
+                raise unreachable(host, port, timeout_s) from None
             time.sleep(0.1)
 
 
@@ -212,7 +232,7 @@ def _agree_on_key(store: Store, environment: Environment, timeout_s: float) -> s
 
     Raises:
         InputError: They have different keys.
-        MachineDied: Somebody did not come.
+        MachineDied: A rank did not come.
     """
     given = os.environ.get("OWNPACE_KEY", "")
     ranks = range(environment.world_size)

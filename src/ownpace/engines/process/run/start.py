@@ -15,7 +15,7 @@ def run_process(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
 
     Args:
         job: What to run.
-        emit: Takes every event, on the launcher or on rank 0; the other ranks' get the first, judging and last ones.
+        emit: Takes every event, on the launcher or on rank 0; other ranks get the first, evaluating and last ones.
         on_progress: Called now and then, there.
 
     Returns:

@@ -1,1 +1,11 @@
-"""How the processes of a run talk."""
+"""How the processes of a run talk. Knows nothing of algorithms.
+
+mailbox        messages over ZeroMQ, encrypted; RunKey, the secret of a run
+wire           how a message looks: header, numbers, raw tensor bytes
+control        what nodes and the hub say about the run itself, with the sequence of a whole run
+shared_memory  large tensors between processes of one host
+channels       the connections of a group, over gloo or NCCL
+collectives    sums of gradients over them, in buckets that can leave during the backward pass
+header         what travels with a sum: samples, versions, notes, who wants to stop
+counters       whose turn it is in the queue of samples
+"""

@@ -1,10 +1,10 @@
 """Large tensors between processes of one host go through memory that both have, not through a socket.
 
-The letter itself still goes over ZeroMQ, encrypted and in its order; instead of the tensor's bytes it says where they
-lie. Such memory has no name in any file system, so nothing is left of it when its processes are gone. The receiver
+The message itself still goes over ZeroMQ, encrypted and in its order; instead of the tensor's bytes it says where they
+are. Such memory has no name in any file system, so nothing is left of it when its processes are gone. The receiver
 opens it through the sender's entry in /proc, which only the same user on the same host can do. Both sides publish
-who and where they are, and a sender uses this way only to its like; any other letter, and one that is sent before the
-last was taken, goes over the socket whole.
+who and where they are, and a sender uses this way only for a receiver with the same identity. Any other message, and
+one that is sent before the last was taken, goes over the socket whole.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ownpace.core.contract.errors import OwnpaceError
+from ownpace.core.contract.errors import SharedMemoryError
 
 SMALLEST = 1 << 18
 """Bytes; less goes over the socket."""
 _HEAD = 64
-"""Bytes in front of the tensor: how many letters the receiver has taken."""
+"""Bytes in front of the tensor: how many messages the receiver has taken."""
 _TAKEN = struct.Struct("<q")
 _PLACE = struct.Struct("<8sqqqqq")
 _MAGIC = b"OWNPLACE"
@@ -57,7 +56,7 @@ class Outgoing:
         self._sent = 0
 
     def put(self, pieces: Sequence[memoryview]) -> bytes | None:
-        """Lay the bytes there; returns where they are, or None if the last ones have not been taken yet."""
+        """Copy the bytes there; returns where they are, or None if the last ones have not been taken yet."""
         nbytes = sum(len(piece) for piece in pieces)
         if self._map is not None and _TAKEN.unpack_from(self._map)[0] != self._sent:
             return None
@@ -94,14 +93,14 @@ class Incoming:
         self._maps: dict[tuple[str, int, int], mmap.mmap] = {}
         self._to_be_taken: tuple[mmap.mmap, int] | None = None
 
-    def get(self, sender: str, place: bytes) -> Lying:
-        """The bytes that lie at this place, until `taken` is called.
+    def get(self, sender: str, place: bytes) -> SharedFrame:
+        """The bytes at this place, valid until `taken` is called.
 
         Raises:
-            PlaceError: There is no such place, or it is not what it should be.
+            SharedMemoryError: There is no such place, or it is not what it should be.
         """
         if len(place) != _PLACE.size or not place.startswith(_MAGIC):
-            raise PlaceError(f"{sender} sent a place of {len(place)} bytes that is none of ours")
+            raise SharedMemoryError(f"{sender} sent a place of {len(place)} bytes that is none of ours")
         _, pid, file, generation, number, nbytes = _PLACE.unpack(place)
         known = self._maps.get((sender, pid, generation))
         if known is None:
@@ -110,38 +109,32 @@ class Incoming:
                 del self._maps[key]
             self._maps[sender, pid, generation] = known
         if not 0 <= nbytes <= len(known) - _HEAD:
-            raise PlaceError(f"{sender} says that {nbytes} bytes lie in memory of {len(known) - _HEAD}")
+            raise SharedMemoryError(f"{sender} says that {nbytes} bytes are in memory of {len(known) - _HEAD}")
         self._to_be_taken = (known, number)
-        return Lying(memoryview(known)[_HEAD : _HEAD + nbytes])
+        return SharedFrame(memoryview(known)[_HEAD : _HEAD + nbytes])
 
     def _open(self, sender: str, pid: int, file: int) -> mmap.mmap:
         try:
             opened = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
             try:
                 if fcntl.fcntl(opened, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-                    raise PlaceError(f"{sender} shares memory that it could still shrink")
+                    raise SharedMemoryError(f"{sender} shares memory that it could still shrink")
                 return mmap.mmap(opened, 0)
             finally:
                 os.close(opened)
         except (OSError, ValueError) as error:
-            raise PlaceError(f"the memory that {sender} shares cannot be opened: {error}") from None
+            raise SharedMemoryError(f"the memory that {sender} shares cannot be opened: {error}") from None
 
     def taken(self) -> None:
-        """Let the sender lay down the next bytes where the last ones were."""
+        """Let the sender put the next bytes where the last ones were."""
         if self._to_be_taken is not None:
             known, number = self._to_be_taken
             self._to_be_taken = None
             _TAKEN.pack_into(known, 0, number)
 
 
-class Lying:
-    """Bytes that lie in shared memory, in the manner of a frame of ZeroMQ."""
+class SharedFrame:
+    """Bytes in shared memory, in the manner of a frame of ZeroMQ."""
 
-    def __init__(self, buffer: Any) -> None:
+    def __init__(self, buffer: memoryview) -> None:
         self.buffer = buffer
-
-
-class PlaceError(OwnpaceError):
-    """What was sent does not lead to memory that two processes share."""
-
-    exit_code = 4

@@ -1,7 +1,8 @@
 """How messages look on the wire: a small fixed header, a few numbers, raw tensor bytes. Nothing is ever unpickled.
 
     frame 0    header: what it is, who sent it, how much follows
-    frame 1    numbers: versions, notes and learning rates as float64; or JSON, in messages about the run itself
+    frame 1    numbers: versions, learning rates and notes, then the names of the notes; or JSON, in messages about
+               the run itself
     frame 2…   the tensor's bytes, in pieces of at most a mebibyte
 
 Small pieces let ZeroMQ encrypt one while the next is decrypted on the other side: 11 M float32 there and back take
@@ -14,28 +15,32 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from ownpace.core.contract.errors import OwnpaceError
-from ownpace.core.contract.values import Body, Gradient, Parameters, Shard
+from ownpace.core.contract.errors import WireError
+from ownpace.core.contract.values import NO_NOTES, Body, Gradient, Notes, Parameters, Shard
+from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
-_HEADER = struct.Struct("<4sBBBxiqqqdddiii")
-_MAGIC = b"OWN1"
+_HEADER = struct.Struct("<4sBBBxiiqqqdddiiiii")
+_MAGIC = b"OWN2"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
 _MOST_NUMBERS = 1 << 20
+_BETWEEN_NAMES = "\0"
 
 
-class WireError(OwnpaceError):
-    """What came over the wire is not a message of ours."""
+class Frame(Protocol):
+    """One part of a message, as ZeroMQ hands it over."""
 
-    exit_code = 4
+    @property
+    def buffer(self) -> memoryview:
+        """Its bytes."""
 
 
 @dataclass(slots=True)
@@ -43,13 +48,16 @@ class Packet:
     """A message as it travels: its body, and what the sender knows of the run."""
 
     body: Body = None
+    notes: Notes = field(default_factory=lambda: NO_NOTES)
     samples: int = 0
     stop: bool = False
     sent_s: float = 0.0
     """When it was sent, in the run's time."""
     rates: tuple[float, ...] = ()
     """The learning rates that the sender's optimizer has now, if it has one of its own."""
-    control: Mapping[str, Any] | None = None
+    generation: int = 0
+    """In which generation of the run it was sent."""
+    control: Control | None = None
     """What a message about the run itself says; `body` may then be a tensor that goes with it."""
 
 
@@ -61,87 +69,144 @@ class Limits:
     """Of the servers, or the whole vector; what parameters and gradients may be of."""
     most_values: int
     """Of any tensor."""
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+
+class _Header(NamedTuple):
+    magic: bytes
+    kind: int
+    dtype: int
+    stop: int
+    shard: int
+    generation: int
+    known_samples: int
+    number: int
+    """Of samples, for a gradient; the version, for parameters."""
+    num_values: int
+    """Of the tensor; −1: there is none."""
+    loss: float
+    seconds: float
+    sent_s: float
+    num_versions: int
+    num_rates: int
+    num_notes: int
+    num_gradient_notes: int
+    name_bytes: int
+
+    @property
+    def num_numbers(self) -> int:
+        return self.num_versions + self.num_rates + self.num_notes + self.num_gradient_notes
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return self.num_versions, self.num_rates, self.num_notes, self.num_gradient_notes, self.name_bytes
 
 
 def pack(packet: Packet) -> list[bytes | memoryview]:
     """The frames of a message. Tensors on the CPU are not copied: they must not change any more."""
-    body, kind, samples, loss, seconds, version, shard = packet.body, _NOTHING, 0, math.nan, 0.0, 0, -1
+    body, gradient_notes = packet.body, NO_NOTES
     versions: tuple[int, ...] = ()
-    notes: list[float] = []
+    kind, number, shard, loss, seconds = _NOTHING, 0, -1, math.nan, 0.0
     values: Tensor | None = None
     if isinstance(body, Gradient):
-        kind, values, samples, loss, seconds = _GRADIENT, body.total, body.samples, float(body.loss), body.seconds
-        versions = body.versions
-        notes = [] if body.notes is None else body.notes.double().tolist()
+        kind, values, number, loss, seconds = _GRADIENT, body.total, body.samples, float(body.loss), body.seconds
+        versions, gradient_notes = body.versions, body.notes
     elif isinstance(body, Parameters):
-        kind, values, version, shard = _PARAMETERS, body.values, body.version, body.shard.index
+        kind, values, number, shard = _PARAMETERS, body.values, body.version, body.shard.index
     elif isinstance(body, Tensor):
         kind, values = _TENSOR, body
-    if packet.control is not None:
-        kind = _CONTROL
-        numbers = json.dumps(packet.control).encode()
+    if packet.control is None:
+        names = _BETWEEN_NAMES.join((*packet.notes, *gradient_notes)).encode()
+        floats = (*packet.rates, *packet.notes.values(), *gradient_notes.values())
+        numbers = struct.pack(f"<{len(versions)}q{len(floats)}d", *versions, *floats) + names
     else:
-        numbers = struct.pack(f"<{len(versions)}q{len(notes)}d{len(packet.rates)}d", *versions, *notes, *packet.rates)
-    dtype, numel = (0, -1) if values is None else (_DTYPES.index(values.dtype), values.numel())
-    if kind == _CONTROL:
-        version = len(numbers)
+        kind, names = _CONTROL, b""
+        numbers = json.dumps(to_record(packet.control)).encode()
+    dtype, num_values = (0, -1) if values is None else (_DTYPES.index(values.dtype), values.numel())
     header = _HEADER.pack(
-        _MAGIC, kind, dtype, packet.stop, shard, packet.samples, samples or version, numel, loss, seconds,
-        packet.sent_s, len(versions), len(notes), len(packet.rates),
+        _MAGIC, kind, dtype, packet.stop, shard, packet.generation, packet.samples, number, num_values, loss, seconds,
+        packet.sent_s, len(versions), len(packet.rates), len(packet.notes), len(gradient_notes), len(names),
     )  # fmt: skip
     return [header, numbers, *([] if values is None else _pieces(values))]
 
 
-def unpack(frames: Sequence[Any], limits: Limits) -> Packet:
+def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
     """The message that frames of ZeroMQ hold.
 
     Raises:
-        WireError: They do not fit together, or hold more than can be meant.
+        WireError: They do not fit together, or announce more than a message can hold.
     """
+    header = _read_header(frames, limits)
+    values = None if header.num_values < 0 else _join(frames[2:], header.num_values, _DTYPES[header.dtype])
+    packet = Packet(None, NO_NOTES, header.known_samples, bool(header.stop), header.sent_s, (), header.generation)
+    if header.kind == _CONTROL:
+        return replace(packet, body=values, control=_read_control(frames[1]))
+    versions, packet.rates, packet.notes, gradient_notes = _read_numbers(header, frames[1])
+    if header.kind == _GRADIENT:
+        sizes = {limits.most_values, *(shard.stop - shard.start for shard in limits.shards)}
+        if values is None or header.num_values not in sizes or not versions:
+            raise WireError(f"a gradient of {header.num_values} values came, neither the model's size nor a shard's")
+        packet.body = Gradient(values, header.number, versions, header.loss, header.seconds, gradient_notes)
+    elif header.kind == _PARAMETERS:
+        if values is None or not 0 <= header.shard < len(limits.shards):
+            raise WireError(f"parameters of shard {header.shard} came; there are {len(limits.shards)}")
+        owner = limits.shards[header.shard]
+        if header.num_values != owner.stop - owner.start:
+            raise WireError(f"parameters of {header.num_values} values came for a shard of {owner.stop - owner.start}")
+        packet.body = Parameters(values, header.number, owner)
+    elif header.kind == _TENSOR:
+        packet.body = values
+    return packet
+
+
+def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
     if len(frames) < 2 or len(frames[0].buffer) != _HEADER.size:
         raise WireError(f"a message of {len(frames)} frames came that does not begin with our header")
-    magic, kind, dtype, stop, shard, known, number, numel, loss, seconds, sent_s, *counts = _HEADER.unpack(
-        frames[0].buffer
-    )
-    if magic != _MAGIC or kind > _CONTROL or dtype >= len(_DTYPES):
-        raise WireError("a message came that is not ours, or of another version; are all nodes of the same ownpace?")
-    num_versions, num_notes, _ = counts
-    if min(counts) < 0 or sum(counts) > _MOST_NUMBERS or not -1 <= numel <= limits.most_values:
+    header = _Header._make(_HEADER.unpack(frames[0].buffer))
+    if header.magic != _MAGIC or header.kind > _CONTROL or header.dtype >= len(_DTYPES):
+        raise WireError("a message came that is not ours, or of another version; do all nodes run the same ownpace?")
+    if (
+        min(header.counts) < 0
+        or sum(header.counts) > _MOST_NUMBERS
+        or not -1 <= header.num_values <= limits.most_values
+    ):
         raise WireError(
-            f"a message announces {numel} values and {counts} numbers; at most {limits.most_values} fit here"
+            f"a message announces {header.num_values} values and {header.counts} numbers; at most "
+            f"{limits.most_values} values fit here"
         )
-    if numel < 0 and len(frames) > 2:
+    if header.num_values < 0 and len(frames) > 2:
         raise WireError(f"a message announces no tensor, but brings {len(frames) - 2} pieces of one")
-    values = None if numel < 0 else _join(frames[2:], numel, _DTYPES[dtype], limits.device)
-    if kind == _CONTROL:
-        try:
-            control = json.loads(bytes(frames[1].buffer))
-        except (ValueError, RecursionError):
-            control = None
-        if not isinstance(control, dict):
-            raise WireError("a message about the run is not a JSON object")
-        return Packet(values, known, bool(stop), sent_s, (), control)
-    if len(frames[1].buffer) != 8 * sum(counts):
-        raise WireError(f"a message announces {counts} numbers, but brings {len(frames[1].buffer)} bytes of them")
-    numbers = struct.unpack(f"<{num_versions}q{sum(counts) - num_versions}d", frames[1].buffer)
-    versions, notes = numbers[:num_versions], numbers[num_versions : num_versions + num_notes]
-    body: Body = None
-    if kind == _GRADIENT:
-        if values is None or numel not in {limits.most_values, *(s.stop - s.start for s in limits.shards)}:
-            raise WireError(f"a gradient of {numel} values came, which is neither the model's size nor a shard's")
-        noted = torch.tensor(notes, dtype=torch.float64) if num_notes else None
-        body = Gradient(values, number, cast("tuple[int, ...]", versions), loss, seconds, noted)
-    elif kind == _PARAMETERS:
-        if values is None or not 0 <= shard < len(limits.shards):
-            raise WireError(f"parameters of shard {shard} came; there are {len(limits.shards)}")
-        owner = limits.shards[shard]
-        if numel != owner.stop - owner.start:
-            raise WireError(f"parameters of {numel} values came for a shard of {owner.stop - owner.start}")
-        body = Parameters(values, number, owner)
-    elif kind == _TENSOR:
-        body = values
-    return Packet(body, known, bool(stop), sent_s, tuple(numbers[num_versions + num_notes :]))
+    return header
+
+
+def _read_numbers(header: _Header, frame: Frame) -> tuple[tuple[int, ...], tuple[float, ...], Notes, Notes]:
+    """Versions, rates, the message's notes, the gradient's notes."""
+    came = len(frame.buffer)
+    if came != 8 * header.num_numbers + header.name_bytes:
+        raise WireError(f"a message announces {header.counts} numbers, but brings {came} bytes of them")
+    num_floats = header.num_numbers - header.num_versions
+    numbers = struct.unpack_from(f"<{header.num_versions}q{num_floats}d", frame.buffer)
+    versions, floats = numbers[: header.num_versions], numbers[header.num_versions :]
+    rates, noted = floats[: header.num_rates], floats[header.num_rates :]
+    if not noted:
+        return versions, rates, NO_NOTES, NO_NOTES
+    try:
+        names = bytes(frame.buffer[8 * header.num_numbers :]).decode().split(_BETWEEN_NAMES)
+    except UnicodeDecodeError:
+        raise WireError("the names of a message's notes are not text") from None
+    if len(names) != len(noted):
+        raise WireError(f"a message brings {len(noted)} notes, but {len(names)} names for them")
+    named = list(zip(names, noted, strict=True))
+    return versions, rates, dict(named[: header.num_notes]), dict(named[header.num_notes :])
+
+
+def _read_control(frame: Frame) -> Control:
+    try:
+        record = json.loads(bytes(frame.buffer))
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise WireError("a message about the run is not a JSON object")
+    return from_record(record)
 
 
 def _pieces(values: Tensor) -> list[memoryview]:
@@ -153,16 +218,16 @@ def _pieces(values: Tensor) -> list[memoryview]:
     return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
 
 
-def _join(frames: Sequence[Any], numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    nbytes = numel * dtype.itemsize
+def _join(frames: Sequence[Frame], num_values: int, dtype: torch.dtype) -> Tensor:
+    nbytes = num_values * dtype.itemsize
     came = sum(len(frame.buffer) for frame in frames)
     if came != nbytes:
         raise WireError(f"a message announces {nbytes} bytes of a tensor, but brings {came}")
-    values = torch.empty(numel, dtype=dtype)
-    if numel:
+    values = torch.empty(num_values, dtype=dtype)
+    if num_values:
         whole, start = values.view(torch.uint8).numpy().data, 0
         for frame in frames:
             piece = frame.buffer
             whole[start : start + len(piece)] = piece
             start += len(piece)
-    return values.to(device)
+    return values

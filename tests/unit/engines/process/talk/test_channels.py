@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ownpace.core.contract.errors import MachineDied
-from ownpace.engines.process.talk.collectives import AskedWork, finish
+from ownpace.core.contract.errors import PeerLost
+from ownpace.engines.process.talk.channels import AskedWork, finish
 
 
 class SlowWork:
@@ -20,7 +20,7 @@ class SlowWork:
         self.questions -= 1
         return self.questions <= 0
 
-    def wait(self) -> None:
+    def wait(self, timeout: object = None) -> None:
         assert self.questions <= 0
         self.waited += 1
         if self.failure:
@@ -35,5 +35,5 @@ def test_a_sum_that_takes_longer_than_a_tick_is_waited_for():
 
 
 def test_a_failure_is_that_of_a_member():
-    with pytest.raises(MachineDied, match="a member of workers is gone: connection closed"):
+    with pytest.raises(PeerLost, match="a member of workers is gone: connection closed"):
         finish([AskedWork(SlowWork(1, "connection closed"))], "workers", lambda: None)

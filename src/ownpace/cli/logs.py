@@ -1,0 +1,29 @@
+"""Logging for people: the library only logs, and the command line decides who sees it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+LEVELS = (logging.NOTSET, logging.INFO, logging.DEBUG)
+"""By how often `--verbose` was given."""
+
+
+class _StandardError(logging.Handler):
+    """Writes to what standard error is at that moment: while progress is shown, that is above its bars."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        print(self.format(record), file=sys.stderr)
+
+
+def show_logs(verbose: int) -> None:
+    """Show ownpace's log on standard error, from the level that `--verbose` asks for; without it, warnings alone."""
+    logger = logging.getLogger("ownpace")
+    for earlier in [handler for handler in logger.handlers if isinstance(handler, _StandardError)]:
+        logger.removeHandler(earlier)
+    logger.setLevel(LEVELS[verbose])
+    if verbose:  # otherwise Python's own handler of last resort prints the bare text of warnings
+        handler = _StandardError()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)

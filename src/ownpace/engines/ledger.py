@@ -1,0 +1,108 @@
+"""The run in numbers, for both engines: sums of updates, evaluations, the target, divergence, the last record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ownpace.core.contract import events
+from ownpace.core.contract.errors import DivergenceError, OwnpaceError
+from ownpace.core.learning.task import Score
+
+
+@dataclass(slots=True)
+class UpdateTotals:
+    """What one learner's updates add up to. Closed once the budget is spent: what follows was in flight by then."""
+
+    updates: int = 0
+    samples: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    t: float = 0.0
+    """When the latest update was made; once closed, when the budget was spent."""
+    closed: bool = False
+
+    def add(self, t: float, version: int, samples: int, staleness: int) -> None:
+        """One more update; `samples` are those of all updates so far."""
+        if not self.closed:
+            self.updates, self.samples, self.t = version, samples, t
+            self.staleness_sum += staleness
+            if staleness > self.staleness_max:
+                self.staleness_max = staleness
+
+    def close(self, t: float) -> None:
+        """The budget is spent at this time; the first word counts."""
+        if not self.closed:
+            self.t = t
+            self.closed = True
+
+
+class EvaluationMarks:
+    """After which numbers of samples the model is evaluated: at every multiple of `every`, once it has been passed."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self.next = every
+        """The next one."""
+
+    def passed(self, samples: int) -> bool:
+        """Whether the next mark has been passed; then it is the one after `samples`."""
+        if samples < self.next:
+            return False
+        self.next = (samples // self._every + 1) * self._every
+        return True
+
+
+class Ledger:
+    """Takes scores and totals, and makes the records of them that every run ends with."""
+
+    def __init__(self, emit: events.Emit, target: float | None = None, *, stop_at_target: bool = False) -> None:
+        self._emit = emit
+        self._target = target
+        self._stop_at_target = stop_at_target
+
+    def evaluated(self, score: Score, t: float, samples: int, updates: int) -> bool:
+        """Record an evaluation; returns whether the run may stop, because its target is reached.
+
+        Raises:
+            DivergenceError: The loss is not finite.
+        """
+        loss = score.loss if math.isfinite(score.loss) else None
+        self._emit(events.Evaluation(t, samples, updates, loss, score.accuracy))
+        if loss is None:
+            raise diverged("the test loss", score.loss, samples)
+        reached = self._target is not None and score.accuracy is not None and score.accuracy >= self._target
+        return reached and self._stop_at_target
+
+    def end(self, t: float, error: OwnpaceError | None, sums: events.Sums) -> None:
+        """Write the last record: the run has finished, or ended early because of this error."""
+        if error is None:
+            self._emit(events.End(t, "finished", sums))
+        else:
+            self._emit(events.End(t, str(error), sums, error.code))
+
+
+def sums_of(
+    totals: UpdateTotals,
+    seconds: float,
+    limit_samples_per_s: float,
+    workers: Mapping[str, events.Tally],
+    replicas_identical: bool | None = None,
+) -> events.Sums:
+    """The run in numbers."""
+    return events.Sums(
+        seconds=seconds,
+        samples=totals.samples,
+        updates=totals.updates,
+        staleness_mean=totals.staleness_sum / max(1, totals.updates),
+        staleness_max=totals.staleness_max,
+        limit_samples_per_s=limit_samples_per_s,
+        workers=workers,
+        replicas_identical=replicas_identical,
+    )
+
+
+def diverged(what: str, value: float, samples: int) -> DivergenceError:
+    """The error for a loss or a gradient that is no longer finite."""
+    return DivergenceError(f"{what} is {value} at sample {samples}: training diverged; try a smaller lr")

@@ -1,0 +1,45 @@
+"""What a node is given to work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ownpace.core.contract.errors import OwnpaceError
+from ownpace.core.contract.values import Address
+from ownpace.core.learning.flat import Layout
+from ownpace.engines.process.node.reporter import Reporter, WallClock
+from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.talk.channels import Wiring
+from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.roster import Roster
+
+
+@dataclass
+class Orders:
+    """What reaches this process from outside of the run: signals, and the death of a process that it needs."""
+
+    stops: list[str] = field(default_factory=list)
+    """Signals that asked it to come to an end."""
+    alarms: list[OwnpaceError] = field(default_factory=list)
+    """Why it has to give up; raised as soon as a node looks."""
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """What a node is given to work with. It stays the same for a whole generation of the run."""
+
+    address: Address
+    roster: Roster
+    terms: RunTerms
+    layout: Layout
+    like: Tensor
+    """An empty tensor of the parameters' type and device."""
+    mailbox: Mailbox
+    wiring: Wiring
+    clock: WallClock
+    reporter: Reporter
+    orders: Orders
+    is_evaluated: bool
+    """Whether this node's parameters, among those of all replicas, are the ones that are evaluated and saved."""

@@ -1,0 +1,40 @@
+"""Is a gradient finite? And if not, where is it not?"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ownpace.core.contract.errors import DivergenceError
+from ownpace.core.learning.flat import Layout
+from ownpace.engines.ledger import diverged
+
+LARGE = 1_000_000
+"""Parameters; from there on, looking at all of a gradient costs something."""
+
+
+def check_finite(who: str, samples: int, loss: float, total: Tensor, layout: Layout, *, all_: bool) -> None:
+    """Raise if a gradient is not finite, and say where.
+
+    Of large models, only the first layer is looked at, unless `all_` are to be: what goes wrong in a backward pass ends
+    up there, and reading all of it would take a hundredth of the time of computing it.
+
+    Raises:
+        DivergenceError: It is not.
+    """
+    looked_at = total if all_ or len(total) <= LARGE else total[: layout.layers[0].stop]
+    if math.isfinite(loss) and math.isfinite(float(looked_at.sum())):
+        return
+    for layer in layout.layers:
+        part = total[layer.start : layer.stop]
+        finite = torch.isfinite(part)
+        if not bool(finite.all()):
+            value = float(part[~finite][0])
+            raise DivergenceError(
+                f"the gradient of layer '{layer.name}' on {who} is {value} at sample {samples} (its loss is {loss:g}): "
+                "training diverged; try a smaller lr"
+            )
+    if not math.isfinite(loss):
+        raise diverged(f"the loss on {who}", loss, samples)

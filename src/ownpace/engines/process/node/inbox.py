@@ -1,0 +1,231 @@
+"""What arrives at a node: messages of the algorithm, control messages, and the word to stop.
+
+A message belongs to the generation of the run in which it was sent. Older ones are dropped; a newer one waits until
+this node has begun that generation, and is what tells a server to begin it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from ownpace.core.contract import events
+from ownpace.core.contract.errors import PeerLost
+from ownpace.core.contract.values import Address, Body, Gradient, Message, Parameters
+from ownpace.engines.process.node.context import NodeContext
+from ownpace.engines.process.talk.control import Control, GiveUp, Release, Stop
+from ownpace.engines.process.talk.wire import Limits, Packet, unpack
+from ownpace.engines.progress import Progress
+
+C = TypeVar("C", bound=Control)
+TICK_S = 0.2
+"""How long a wait lasts before signals and alarms are looked at."""
+LOOK_EVERY_S = 0.005
+"""How often a busy node looks whether it is told to stop."""
+
+
+class Released(BaseException):
+    """The last worker has ended: servers and communicators may end."""
+
+
+class NewGeneration(BaseException):
+    """A message of a newer generation has come: whatever this node does belongs to the past."""
+
+
+class Listener(Protocol):
+    """The node behind an inbox."""
+
+    restarts: bool
+    """Whether a message of a newer generation ends what the node does."""
+
+    def hear_rates(self, rates: Sequence[float]) -> None:
+        """A sender's learning rates came along."""
+
+    def hear_control(self, sender: str, control: Control) -> bool:
+        """Take a control message; returns whether it was one for this node."""
+
+
+class Inbox:
+    """Sorts what arrives at one node."""
+
+    def __init__(self, context: NodeContext, progress: Progress, listener: Listener) -> None:
+        self._context = context
+        self._progress = progress
+        self._listener = listener
+        self._limits = Limits(context.roster.shards, context.layout.size)
+        self._arrived: deque[Message] = deque()
+        self._receiving: list[ProcessReceive] = []
+        self._controls: deque[tuple[Control, Body]] = deque()
+        self._early: list[tuple[str, Packet]] = []
+        self._next_look_s = 0.0
+        self.generation = 0
+        self.released = False
+        self.told_to_stop = False
+
+    def begin(self, generation: int) -> None:
+        """Begin a generation: what came for it before is here now, and what is left of older ones is gone."""
+        self.generation = generation
+        self.told_to_stop = False
+        self._arrived.clear()
+        self._receiving.clear()
+        early, self._early = self._early, []
+        for name, packet in early:
+            self._deliver(name, packet)
+
+    def receive(self, sender: Address | None = None) -> ProcessReceive:
+        """The next message, from any node or from `sender` alone."""
+        received = ProcessReceive(self, sender)
+        for message in self._arrived:
+            if received.wants(message):
+                self._arrived.remove(message)
+                received.message = message
+                return received
+        self._receiving.append(received)
+        return received
+
+    def look(self, timeout_s: float | None) -> None:
+        """Take in every message there is; wait for one, if there is none, but not longer than that.
+
+        Raises:
+            OwnpaceError: This process has to give up, or the whole run has.
+            NewGeneration: A message came that this server can only take in a newer generation.
+        """
+        if self._context.orders.alarms:
+            alarm = self._context.orders.alarms[0]
+            raise type(alarm)(str(alarm))
+        while (arrived := self._context.mailbox.receive(timeout_s)) is not None:
+            timeout_s = 0.0
+            name, frames = arrived
+            packet = unpack(frames, self._limits)
+            if packet.control is not None:
+                self._heed(name, packet.control, packet.body)
+            else:
+                self._deliver(name, packet)
+
+    def tick(self) -> None:
+        """Look once, and end a server or communicator that is not needed any more."""
+        self.look(0.0)
+        if self.released:
+            raise Released
+
+    def wants_stop(self) -> bool:
+        """Whether this node has reason to end the run; the others hear of it with what it sends next."""
+        now = self._context.clock.now()
+        if now >= self._next_look_s:
+            self._next_look_s = now + LOOK_EVERY_S
+            if self._context.mailbox.waiting:
+                self.look(0.0)
+        if self._context.orders.stops:
+            self.told_to_stop = True
+        return self.told_to_stop or self._progress.stop or now >= self._context.terms.deadline_s
+
+    def wait_for(self, *kinds: type[C]) -> tuple[C, Body]:
+        """The next control message of one of these kinds, and what came along with it."""
+        while True:
+            for entry in self._controls:
+                if isinstance(entry[0], kinds):
+                    self._controls.remove(entry)
+                    return entry[0], entry[1]
+            self.look(TICK_S)
+
+    def _heed(self, sender: str, control: Control, body: Body) -> None:
+        match control:
+            case Stop():
+                self.told_to_stop = True
+            case Release():
+                self.released = True
+            case GiveUp(message=message):
+                raise PeerLost(f"the run has failed: {message}")
+            case _:
+                if not self._listener.hear_control(sender, control):
+                    self._controls.append((control, body))
+
+    def _deliver(self, name: str, packet: Packet) -> None:
+        if packet.generation < self.generation:
+            return
+        if packet.generation > self.generation:
+            self._early.append((name, packet))
+            if self._listener.restarts:
+                raise NewGeneration
+            return
+        context, now = self._context, self._context.clock.now()
+        if context.reporter.detail and now > 0:
+            nbytes = 0 if packet.body is None else packet.body.nbytes
+            context.reporter.event(
+                events.Transfer(min(packet.sent_s, now), now, "send", [name, context.address.name], nbytes)
+            )
+        if packet.rates:
+            self._listener.hear_rates(packet.rates)
+        body = _on(packet.body, context.like.device)
+        message = Message(context.roster.by_name[name], body, packet.samples, packet.stop, packet.notes)
+        for received in self._receiving:
+            if received.wants(message):
+                self._receiving.remove(received)
+                received.message = message
+                return
+        self._arrived.append(message)
+
+    @property
+    def newest(self) -> int:
+        """The newest generation that a message came from."""
+        return max((packet.generation for _, packet in self._early), default=self.generation)
+
+    def took(self, message: Message, waited_since_s: float | None) -> None:
+        """A message was awaited: take in what its sender knew of the run's progress."""
+        if waited_since_s is not None:
+            self._context.reporter.waited("message", waited_since_s)
+        self._progress.hear(message.samples, message.stop)
+
+    def block(self, received: ProcessReceive) -> float:
+        """Wait until a message has come; returns since when."""
+        start = self._context.clock.now()
+        self._context.reporter.maybe_report(start)
+        self.look(0.0)
+        while received.message is None:
+            self.look(TICK_S)
+            if self.released:
+                raise Released
+        return start
+
+
+class ProcessReceive:
+    """A message that is awaited."""
+
+    def __init__(self, inbox: Inbox, sender: Address | None) -> None:
+        self._inbox = inbox
+        self._sender = sender
+        self.message: Message | None = None
+
+    def wants(self, message: Message) -> bool:
+        """Whether this message is what is awaited here."""
+        return self._sender is None or message.sender is self._sender
+
+    @property
+    def done(self) -> bool:
+        if self.message is None:
+            self._inbox.look(0.0)
+        return self.message is not None
+
+    def __await__(self) -> Generator[object, None, Message]:
+        since = self._inbox.block(self) if self.message is None else None
+        assert self.message is not None
+        self._inbox.took(self.message, since)
+        return self.message
+        yield
+
+
+def _on(body: Body, device: torch.device) -> Body:
+    """The same body on this device."""
+    if device.type == "cpu" or body is None:
+        return body
+    if isinstance(body, Gradient):
+        body.total = body.total.to(device)
+    elif isinstance(body, Parameters):
+        body.values = body.values.to(device)
+    elif isinstance(body, Tensor):
+        return body.to(device)
+    return body

@@ -1,0 +1,66 @@
+"""A gradient that leaves layer by layer, while a user's backward pass goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.flat import Layout
+from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
+
+
+class LayerSender:
+    """Takes each layer's gradient as it appears, and sends the buckets that are complete."""
+
+    def __init__(self, collectives: GroupCollectives, layout: Layout, samples: int) -> None:
+        self.buffer = collectives.buffer()
+        self._total = collectives.values(self.buffer)
+        self._views = layout.views(self._total)
+        self._samples = samples
+        self._counts: dict[int, int] = {}
+        self._given_up = False
+        self.buckets = BucketSender(collectives, self.buffer, len(self._views))
+
+    def take(self, index: int, gradient: Tensor | None) -> None:
+        """One layer's gradient is there."""
+        assert gradient is not None
+        if index in self._counts:
+            raise no_overlap("backward was called twice before optimizer.step")
+        torch.mul(gradient, self._samples, out=self._views[index])
+        self._counts[index] = _changes(gradient)
+        self.buckets.layer_is_there(index)
+
+    def complete(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """All of it, after the backward pass; what took no part in the loss is zero."""
+        for index in range(len(self._views) - 1, -1, -1):
+            if self._given_up:
+                break
+            gradient = parameters[index].grad
+            if index not in self._counts:
+                self._views[index].zero_()
+                self.buckets.layer_is_there(index)
+            elif gradient is None or _changes(gradient) != self._counts[index]:
+                raise no_overlap("gradients were changed between backward and optimizer.step")
+        return self._total
+
+    def give_up(self) -> int:
+        """The batch was never stepped with. If it is on its way already, its samples count; else it is zero."""
+        self._given_up = True
+        for index in range(len(self._views) - 1, -1, -1):
+            if not self.buckets.ready[index]:
+                self._views[index].zero_()
+                self.buckets.layer_is_there(index)
+        return self._samples if self._counts else 0
+
+
+def _changes(tensor: Tensor) -> int:
+    """How often a tensor was changed in place."""
+    return tensor._version
+
+
+def no_overlap(what: str) -> InputError:
+    """The error for a loop that touches gradients which are on their way."""
+    return InputError(f"{what}, but with overlap=True they are on their way by then; use fleet.wrap(…, overlap=False)")

@@ -1,0 +1,115 @@
+"""The learner in a worker or server: its parameters, how they move, and what is counted and shown of that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from ownpace.core.contract import events
+from ownpace.core.contract.values import Gradient, Parameters
+from ownpace.engines.ledger import EvaluationMarks
+from ownpace.engines.process.node.context import NodeContext
+from ownpace.engines.process.node.inbox import Inbox
+from ownpace.engines.process.node.parameters import HeldParameters
+from ownpace.engines.process.talk.control import Snapshot, WorkerBuffers
+from ownpace.engines.progress import Progress
+
+
+class LearnerState:
+    """Parameters, the updates made to them, and the books of those."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        progress: Progress,
+        held: HeldParameters,
+        inbox: Inbox,
+        buffers: Callable[[], Tensor | None],
+    ) -> None:
+        self.held = held
+        self._context = context
+        self._progress = progress
+        self._inbox = inbox
+        self._buffers = buffers
+        self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
+        self._agreed_rates: Sequence[float] = ()
+
+    @property
+    def parameters(self) -> Parameters:
+        """As they are now, never to change again."""
+        return Parameters(self.held.snapshot(), self._progress.version, self._context.address.shard)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate now."""
+        return self.held.lr * self._lr_factor(1.0)
+
+    def _lr_factor(self, scale: float) -> float:
+        return self._context.terms.lr_factor(self._progress.scheduled) * scale
+
+    def agree_on_rates(self, rates: Sequence[float]) -> None:
+        """Use these learning rates for updates from now on: those of the first member of the latest sum."""
+        self._agreed_rates = rates
+
+    def step(self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int) -> None:
+        """Make an update."""
+        if gradient.samples:
+            self._maybe_close_totals()
+            self.held.step(gradient, self._lr_factor(lr_scale), memory, self._agreed_rates)
+            self._made_update(gradient, advance)
+
+    def peek(self, gradient: Gradient, lr_scale: float) -> Parameters:
+        """What an update would make of the parameters."""
+        values = self.held.peek(gradient, self._lr_factor(lr_scale))
+        return Parameters(values, self._progress.version, self._context.address.shard)
+
+    def local_step(self, gradient: Gradient, lr_scale: float) -> None:
+        """Move the parameters; it is no update."""
+        if gradient.samples:
+            self.held.step(gradient, self._lr_factor(lr_scale))
+
+    def commit(self, values: Tensor, work: Gradient) -> None:
+        """Make an update whose result is known."""
+        if work.samples:
+            self._maybe_close_totals()
+            self.held.overwrite(values)
+            self._made_update(work, None)
+
+    def place(self, parameters: Parameters) -> None:
+        """Take over what a server sent."""
+        self.held.place(parameters.values, parameters.shard)
+        self._progress.placed(parameters)
+        if self._marks.passed(self._progress.samples):
+            self.show(final=False)
+
+    def _made_update(self, gradient: Gradient, advance: float | None) -> None:
+        progress, reporter, now = self._progress, self._context.reporter, self._context.clock.now()
+        staleness = progress.made_update(gradient, advance)
+        reporter.totals.add(now, progress.version, progress.samples, staleness)
+        if progress.samples >= self._context.terms.budget:
+            reporter.totals.close(now)
+        if reporter.detail:
+            name, version = reporter.name, progress.version
+            reporter.event(events.Update(now, name, version, gradient.samples, progress.samples, staleness))
+        if self._marks.passed(progress.samples):
+            self.show(final=False)
+        reporter.maybe_report(now)
+
+    def _maybe_close_totals(self) -> None:
+        """Close the totals if the run's time is up: what follows is only the end of what was in flight."""
+        terms, now = self._context.terms, self._context.clock.now()
+        if terms.is_bounded and (now >= terms.deadline_s or self._inbox.told_to_stop):
+            self._context.reporter.totals.close(min(now, terms.deadline_s))
+
+    def show(self, *, final: bool) -> None:
+        """Let the hub evaluate the parameters as they are now."""
+        context, progress = self._context, self._progress
+        buffers = self._buffers()
+        if buffers is not None:
+            context.reporter.say(WorkerBuffers(), buffers)  # before the parameters that they belong to
+        if context.is_evaluated:
+            shard = context.address.shard.index
+            snapshot = Snapshot(context.clock.now(), progress.samples, progress.version, shard, final)
+            context.reporter.say(snapshot, self.held.snapshot())

@@ -1,0 +1,58 @@
+"""A user's torch optimizer, described so that a parameter server can build the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ownpace.core.contract.values import Shard
+from ownpace.core.learning.flat import Layer
+from ownpace.core.learning.optimizer import Build
+
+
+@dataclass(frozen=True)
+class OptimizerCopy:
+    """The class of an optimizer, the options of its parameter groups, and which layer belongs to which group."""
+
+    kind: type[Optimizer]
+    groups: list[dict[str, object]]
+    group_of_layer: list[int]
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> OptimizerCopy:
+        """Describe an optimizer over these parameters."""
+        groups: list[dict[str, object]] = []
+        places: dict[int, int] = {}
+        for number, group in enumerate(optimizer.param_groups):
+            options = {key: value for key, value in group.items() if key != "params"}
+            groups.append({key: float(value) if isinstance(value, Tensor) else value for key, value in options.items()})
+            places.update({id(parameter): number for parameter in group["params"]})
+        return cls(type(optimizer), groups, [places[id(parameter)] for parameter in parameters])
+
+    @property
+    def words(self) -> str:
+        """How it is described to a person."""
+        settings = [{k: v for k, v in sorted(group.items()) if not isinstance(v, dict)} for group in self.groups]
+        return f"{self.kind.__qualname__} {settings[0] if len(settings) == 1 else settings}"
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """The optimizer over all layers."""
+        return self._over(range(len(self.group_of_layer)))(parameters)
+
+    def for_shard(self, layers: Sequence[Layer], shard: Shard) -> tuple[Build, list[int]]:
+        """Makes the optimizer over the layers of a shard; and which of the groups those belong to."""
+        mine = [i for i, layer in enumerate(layers) if shard.start <= layer.start < shard.stop]
+        return self._over(mine), sorted({self.group_of_layer[i] for i in mine})
+
+    def _over(self, layers: Sequence[int]) -> Build:
+        def build(parameters: Iterable[nn.Parameter]) -> Optimizer:
+            members: dict[int, list[nn.Parameter]] = {}
+            for layer, parameter in zip(layers, parameters, strict=False):  # one vector may stand for all
+                members.setdefault(self.group_of_layer[layer], []).append(parameter)
+            groups = [{**self.groups[number], "params": group} for number, group in sorted(members.items())]
+            return self.kind(groups, lr=self.groups[0]["lr"])  # type: ignore[call-arg]  # every optimizer has one
+
+        return build

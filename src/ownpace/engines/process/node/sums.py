@@ -1,0 +1,192 @@
+"""A node's collectives: starting them, asking whether they are over, and reading what came of them. Awaiting blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from ownpace.core.contract import events
+from ownpace.core.contract.errors import MachineDied
+from ownpace.core.contract.values import NO_NOTES, Gradient, Group, Notes
+from ownpace.engines.process.node.context import NodeContext
+from ownpace.engines.process.node.inbox import TICK_S, Inbox
+from ownpace.engines.process.talk.channels import Work, finish
+from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
+from ownpace.engines.progress import Progress
+
+
+class NodeSums:
+    """This node's collectives."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        progress: Progress,
+        inbox: Inbox,
+        rates: Callable[[], Sequence[float]],
+        hear_rates: Callable[[Sequence[float]], None],
+    ) -> None:
+        self.context = context
+        self.progress = progress
+        self.hear_rates = hear_rates
+        self._inbox = inbox
+        self._rates = rates
+        self._groups: dict[str, GroupCollectives] = {}
+
+    def of(self, group: Group) -> GroupCollectives:
+        """The collectives of a group. The first call meets the other members: all of them must make it."""
+        collectives = self._groups.get(group.name)
+        if collectives is None:
+            context = self.context
+            collectives = self._groups[group.name] = GroupCollectives.connect(
+                group.name,
+                group.members.index(context.address),
+                len(group),
+                context.layout,
+                context.like,
+                len(context.roster.shards),
+                len(self._rates()),
+                context.wiring,
+            )
+        return collectives
+
+    def all_reduce(self, body: Gradient | Tensor, group: Group) -> ProcessSum:
+        """Start the sum of what every member contributes."""
+        collectives = self.of(group)
+        if isinstance(body, Tensor):
+            values = body.detach().clone()
+            return self._start("all-reduce", collectives, body, values, collectives.channels.all_reduce)
+        buffer = collectives.buffer()
+        collectives.values(buffer).copy_(body.total)
+        return self.start(collectives, body, buffer)
+
+    def start(
+        self, collectives: GroupCollectives, gradient: Gradient, buffer: Tensor, sender: BucketSender | None = None
+    ) -> ProcessSum:
+        """Start the sum of a gradient that stands in a buffer, where `sender` has not started some of it already."""
+        now = self.context.clock.now()
+        stop = self._inbox.wants_stop()
+        if collectives.alone:  # nothing is sent, and nothing waits for a GPU to hand a header back
+            result = replace(gradient, contributions=(gradient.as_contribution,))
+            return ProcessSum(
+                self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop
+            )
+        header = collectives.header(gradient, stop, now, self._rates())
+        launched = 0 if sender is None else sender.launched
+        works = [] if sender is None else list(sender.works)
+        works += collectives.all_reduce(header, buffer, launched)
+        summed = collectives.summed_header(header, buffer)
+        values = collectives.values(buffer)
+        return ProcessSum(self, "all-reduce", collectives, works, summed, values, now, gradient.notes, False)
+
+    def reduce(self, body: Gradient | Tensor | None, root: int, group: Group) -> ProcessSum:
+        """Start the sum, for one member only."""
+        collectives = self.of(group)
+        begun = self._start("reduce", collectives, body, None, lambda values: collectives.channels.reduce(values, root))
+        begun.only_for = root
+        return begun
+
+    def broadcast(self, body: Gradient | Tensor | None, root: int, group: Group) -> ProcessSum:
+        """Start sending one member's body to all."""
+        collectives = self.of(group)
+        return self._start(
+            "broadcast", collectives, body, None, lambda values: collectives.channels.broadcast(values, root)
+        )
+
+    def _start(
+        self,
+        what: str,
+        collectives: GroupCollectives,
+        body: Gradient | Tensor | None,
+        values: Tensor | None,
+        launch: Callable[[Tensor], list[Work]],
+    ) -> ProcessSum:
+        """Start a collective whose header travels on its own."""
+        now = self.context.clock.now()
+        # A root passes on what it knows from sums it awaited, so that groups that broadcast the same sum end together.
+        stop = self.progress.stop if what == "broadcast" else self._inbox.wants_stop()
+        gradient = body if isinstance(body, Gradient) else None
+        header = collectives.header(gradient, stop, now, self._rates())
+        if values is None:
+            if isinstance(body, Tensor):
+                values = body.detach().clone()
+            else:
+                values = collectives.values(collectives.buffer())
+                values.zero_() if gradient is None else values.copy_(gradient.total)
+        works = [*launch(header), *launch(values)]
+        noted = NO_NOTES if gradient is None else gradient.notes
+        return ProcessSum(self, what, collectives, works, header, values, now, noted, isinstance(body, Tensor))
+
+    def wait(self, works: Iterable[Work], group: str) -> None:
+        """Wait for collectives. A node that is not needed any more is released from them."""
+        try:
+            finish(works, group, self._inbox.tick)
+        except MachineDied:
+            # The hub may have told by now what really happened: that is the better error.
+            self._inbox.look(TICK_S)
+            self._inbox.tick()
+            raise
+
+    def close(self) -> None:
+        """Leave all groups."""
+        for collectives in self._groups.values():
+            collectives.channels.close()
+        self._groups.clear()
+
+
+@dataclass(slots=True)
+class ProcessSum:
+    """A collective under way: a sum, a reduce or a broadcast."""
+
+    _sums: NodeSums
+    what: str
+    _collectives: GroupCollectives
+    _works: Sequence[Work]
+    _header: Tensor
+    """Where the sum of all headers will be."""
+    _values: Tensor
+    """And that of all tensors."""
+    _came_s: float
+    _noted: Notes
+    _is_tensor: bool
+    _result: Gradient | Tensor | None = None
+    _stop: bool = False
+    only_for: int | None = None
+    """The one member that gets the result of a reduce."""
+
+    @property
+    def done(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def __await__(self) -> Generator[object, None, Gradient | Tensor | None]:
+        if self._works or self._result is None:
+            self._result = self._finish()
+        if self._stop:
+            self._sums.progress.hear(0, True)
+        return self._result
+        yield
+
+    def _finish(self) -> Gradient | Tensor | None:
+        context, collectives = self._sums.context, self._collectives
+        start = context.clock.now()
+        with collectives.beside():  # the header is read at once, not after all that a GPU has still to compute
+            self._sums.wait(self._works, collectives.channels.name)
+            header = self._header.cpu()
+        context.reporter.waited(self.what, start)
+        self._works = ()
+        if self.only_for not in (None, collectives.channels.member):
+            return None
+        said = collectives.read(header, self._noted)
+        if context.reporter.detail and collectives.channels.member == 0:
+            begun, end = max(self._came_s, said.last_came_s), context.clock.now()
+            name = collectives.channels.name
+            context.reporter.event(events.Transfer(min(begun, end), end, self.what, name, self._values.nbytes))
+        self._stop = said.stop
+        if self._is_tensor:
+            return self._values
+        if said.rates:
+            self._sums.hear_rates(said.rates)
+        contributions = () if self.what == "broadcast" else said.contributions
+        return Gradient(self._values, said.samples, said.versions, said.loss, said.seconds, said.notes, contributions)

@@ -1,0 +1,217 @@
+"""A worker's gradients of a task, at full speed or at a prescribed pace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ownpace.core.contract.roles import Pending
+from ownpace.core.contract.values import Batch, Gradient, Group, Parameters
+from ownpace.core.learning.sampling import Sampler
+from ownpace.engines.process.node.computer import GradientComputer
+from ownpace.engines.process.node.finite import check_finite
+from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
+from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
+from ownpace.engines.processor import Processor
+
+_LEAD_S = 0.0015
+"""How long before a graph is done the next one is queued."""
+
+
+@dataclass(slots=True, eq=False)
+class ProcessGradient:
+    """A gradient that was asked for. It is computed when it is needed."""
+
+    _source: TaskGradients
+    samples: int
+    at: Parameters | None
+    batch: Batch | None
+    plus: Gradient | None
+    versions: tuple[int, ...]
+    gradient: Gradient | None = None
+    end_s: float = 0.0
+    """When the prescribed time for it is over."""
+
+    @property
+    def done(self) -> bool:
+        return self._source.is_over(self)
+
+    def __await__(self) -> Generator[object, None, Gradient]:
+        self._source.bring(self)
+        assert self.gradient is not None, "this gradient was handed to a collective, and is its own now"
+        return self.gradient
+        yield
+
+
+@dataclass(slots=True, eq=False)
+class ProcessBatch:
+    """A batch that was drawn and is being loaded."""
+
+    _source: TaskGradients
+    _batch: Batch
+    _end_s: float
+
+    @property
+    def done(self) -> bool:
+        return self._source.clock.now() >= self._end_s
+
+    def __await__(self) -> Generator[object, None, Batch]:
+        self._source.keep_pace(self._end_s)
+        return self._batch
+        yield
+
+
+class TaskGradients:
+    """Draws samples, computes their gradients, and sees to it that this takes as long as is prescribed."""
+
+    def __init__(
+        self, worker: ProcessWorker, computer: GradientComputer, sampler: Sampler, processor: Processor | None
+    ) -> None:
+        context = worker.context
+        self.clock = context.clock
+        self._worker = worker
+        self._reporter = context.reporter
+        self._computer = computer
+        self._sampler = sampler
+        self._processor = processor
+        self._device = context.like.device
+        self._stopwatch = Stopwatch(self._device, context.clock)
+        self._queue = GpuQueue(self._device, lead_s=_LEAD_S if computer.replays else math.inf)
+        self._asked: ProcessGradient | None = None
+        self._overslept_s = 0.0
+
+    # ---- what an algorithm asks for ----
+
+    def load(self, samples: int) -> ProcessBatch:
+        start = self.clock.now()
+        batch = Batch(self._sampler.draw(self._worker.rank, samples), samples)
+        end = start if self._processor is None else self._processor.load(start, samples)[1]
+        self._reporter.loaded(start, end, samples)
+        return ProcessBatch(self, batch, end)
+
+    def ask(self, samples: int, at: Parameters | None, batch: Batch | None, plus: Gradient | None) -> ProcessGradient:
+        versions = self._worker.progress.versions_at(at)
+        self._asked = ProcessGradient(self, samples, at, batch, plus, versions)
+        return self._asked
+
+    def hand_over(self, asked: Pending[Gradient], group: Group) -> Pending[Gradient]:
+        assert isinstance(asked, ProcessGradient)
+        if asked is not self._asked:  # it has been computed before it was handed over
+            self.bring(asked)
+            assert asked.gradient is not None
+            return self._worker.all_reduce(asked.gradient, group)
+        self._asked = None
+        sums = self._worker.sums
+        collectives = sums.of(group)
+        buffer = collectives.buffer()
+        values = collectives.values(buffer)
+        if not self._overlaps(collectives):
+            gradient = self._compute(asked, values)
+            self.keep_pace(asked.end_s)
+            return sums.start(collectives, gradient, buffer)  # type: ignore[return-value]  # of a gradient, a gradient
+        sender = BucketSender(collectives, buffer, len(self._worker.context.layout.layers))
+        begun, indices = self._begin(asked)
+        plus = None if asked.plus is None else asked.plus.total
+        loss = self._computer.compute_by_layer(indices, values, plus, sender.layer_is_there)
+        gradient = self._end(asked, begun, values, loss)
+        return sums.start(collectives, gradient, buffer, sender)  # type: ignore[return-value]
+
+    def warm_up(self) -> None:
+        """Make what is made on first use, before time begins."""
+        self._computer.warm_up(self._worker.learner.held.values, self._worker.micro_batch)
+
+    def take_data_range(self, start: float, stop: float) -> None:
+        self._sampler.assign(self._worker.rank, start, stop)
+
+    def buffers(self) -> Tensor | None:
+        return self._computer.buffers()
+
+    def finish_asked(self) -> None:
+        if self._asked is not None:
+            asked, self._asked = self._asked, None
+            asked.gradient = self._compute(asked, None)
+
+    def is_over(self, asked: ProcessGradient) -> bool:
+        """Whether a gradient is there, and its time is over."""
+        self.finish_asked()
+        return self.clock.now() >= asked.end_s
+
+    def bring(self, asked: ProcessGradient) -> None:
+        """Compute a gradient if it is not there yet, and wait until its time is over."""
+        self.finish_asked()
+        self.keep_pace(asked.end_s)
+        self._queue.catch_up()
+
+    def keep_pace(self, until_s: float) -> None:
+        """Wait until the prescribed time is over."""
+        if self._processor is not None and until_s > self.clock.now():
+            self._overslept_s = self.clock.sleep_until(until_s)
+        self._reporter.maybe_report(self.clock.now())
+
+    def _overlaps(self, collectives: GroupCollectives) -> bool:
+        """Whether buckets leave during the backward pass: there are several, and no pace is prescribed."""
+        in_pieces = not collectives.alone and len(collectives.buckets) > 1
+        return in_pieces and self._processor is None and not self._computer.replays
+
+    # ---- computing ----
+
+    def _compute(self, asked: ProcessGradient, out: Tensor | None) -> Gradient:
+        """Compute what was asked for, into `out` if that is given."""
+        begun, indices = self._begin(asked)
+        plus = None if asked.plus is None else asked.plus.total
+        total, loss = self._computer.compute(indices, self._worker.learner.held.values, plus, out)
+        return self._end(asked, begun, total, loss)
+
+    def _begin(self, asked: ProcessGradient) -> tuple[float, Tensor]:
+        ready = start = self.clock.now()
+        if asked.batch is None:
+            indices = self._sampler.draw(self._worker.rank, asked.samples)
+            if self._processor is not None and self._processor.io_s_per_sample:
+                ready = self._processor.load(start, asked.samples)[1]
+                self._reporter.loaded(start, ready, asked.samples)
+        else:
+            indices = asked.batch.indices
+        if self._processor is not None:
+            # What was overslept before is credited here, so that paces hold on average.
+            self._overslept_s, overslept = 0.0, self._overslept_s
+            ready, asked.end_s = self._processor.compute(ready - overslept, asked.samples)
+        values = self._worker.learner.held.values if asked.at is None else asked.at.values
+        self._computer.bind(values, indices)
+        self._stopwatch.start()
+        return ready, indices
+
+    def _end(self, asked: ProcessGradient, begun: float, total: Tensor, loss: Tensor) -> Gradient:
+        seconds = self._stopwatch.stop(asked.samples)
+        now = self.clock.now()
+        if self._processor is not None and asked.end_s >= now:
+            seconds = asked.end_s - begun
+        if self._device.type == "cuda":  # by the GPU's clock: ours shows how long queueing took
+            begun = now - seconds
+        self._reporter.computed(begun, max(now, asked.end_s), asked.samples, asked.versions[0])
+        self._look_at(total, loss, seconds, now)
+        known = loss * asked.samples
+        gradient = Gradient(total, asked.samples, asked.versions, known, seconds)
+        if loss.device.type == "cpu":
+            gradient.loss = float(known)
+        if asked.plus is not None:  # its total is in `total` already
+            plus = asked.plus
+            gradient.samples += plus.samples
+            gradient.versions = tuple(map(min, gradient.versions, plus.versions))
+            gradient.loss += plus.loss
+            gradient.seconds += plus.seconds
+        return gradient
+
+    def _look_at(self, total: Tensor, loss: Tensor, seconds: float, now: float) -> None:
+        """Note the loss of what is known to be computed, and check that it is finite."""
+        due = self._reporter.due(now)
+        seen = self._queue.see(loss, seconds, look=due)
+        if seen is not None:
+            self._reporter.saw_loss(seen)
+            if loss.device.type == "cpu" or not math.isfinite(seen):
+                worker = self._worker
+                name, samples = worker.address.name, worker.progress.samples
+                check_finite(name, samples, seen, total, worker.context.layout, all_=due)

@@ -1,0 +1,95 @@
+"""What every node of a run must know, and the check that all of them know the same."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.learning.flat import Layer, Layout
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.version import __version__
+from ownpace.engines.job import Job
+from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
+from ownpace.engines.roster import Roster
+
+
+@dataclass(frozen=True)
+class RunTerms:
+    """What every node of a run must know. A process hands it to the helpers that it starts."""
+
+    algorithm: Algorithm
+    workers: tuple[str, ...]
+    num_servers: int
+    layers: tuple[Layer, ...]
+    dtype: torch.dtype
+    optimizer: OptimizerSpec | OptimizerCopy
+    samples: int | None = None
+    seconds: float | None = None
+    eval_every: int | None = None
+    detail: bool = False
+
+    @classmethod
+    def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
+        """Those of a job."""
+        return cls(
+            algorithm=job.algorithm,
+            workers=tuple(worker.name for worker in job.fleet.workers),
+            num_servers=len(job.servers),
+            layers=layout.layers,
+            dtype=dtype,
+            optimizer=job.optimizer,
+            samples=job.samples,
+            seconds=job.seconds,
+            eval_every=job.evaluations_every,
+            detail=job.detail,
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """Of the model's parameters."""
+        return Layout.of([(layer.name, layer.shape, layer.channels_last) for layer in self.layers])
+
+    @property
+    def budget(self) -> float:
+        """Samples after which training is over."""
+        return self.samples or math.inf
+
+    @property
+    def deadline_s(self) -> float:
+        """The run's time after which it is."""
+        return math.inf if self.seconds is None else self.seconds
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is a budget at all: a user's loop ends with its data, and every update of it counts."""
+        return self.samples is not None or self.seconds is not None
+
+    def roster(self) -> Roster:
+        """The nodes that take part."""
+        return Roster.plan(self.algorithm, self.workers, self.num_servers, self.layout)
+
+    def lr_factor(self, samples: float) -> float:
+        """The schedule's factor on the learning rate."""
+        if isinstance(self.optimizer, OptimizerSpec):
+            return self.optimizer.schedule.factor(samples, self.samples)
+        return 1.0
+
+    def fingerprint(self, **more: object) -> dict[str, str]:
+        """What must be the same on all workers, in words that a difference can be told in."""
+        layout = self.layout
+        layers = [(layer.name, tuple(layer.shape), layer.channels_last) for layer in layout.layers]
+        shapes = hashlib.sha256(repr(layers).encode()).hexdigest()[:8]
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {
+            "version of ownpace": __version__,
+            "version of torch": torch.__version__,
+            "algorithm": repr(self.algorithm),
+            "model": f"{layout.size:,} parameters in {len(layout.layers)} layers ({shapes}, {dtype})",
+            "optimizer": self.optimizer.words if isinstance(self.optimizer, OptimizerCopy) else repr(self.optimizer),
+            "budget": f"{self.samples} samples, {self.seconds} s",
+            **{name.replace("_", " "): str(value) for name, value in more.items()},
+        }

@@ -1,0 +1,42 @@
+"""What went wrong, as several nodes tell it: one of them knows the cause, the others only what it did to them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from ownpace.core.contract.errors import OwnpaceError
+
+_GRACE_S = 2.0
+"""How long after the first complaint a better explanation may come."""
+log = logging.getLogger(__name__)
+
+
+class Complaints:
+    """All errors that the hub was told of."""
+
+    def __init__(self) -> None:
+        self._errors: list[OwnpaceError] = []
+        self._first_s = math.inf
+        self._cause: OwnpaceError | None = None
+
+    def add(self, error: OwnpaceError) -> None:
+        """One more. The first that is no consequence of another is the cause."""
+        log.info("complaint: %s: %s", error.code, error)
+        self._errors.append(error)
+        self._first_s = min(self._first_s, time.monotonic())
+        if self._cause is None and not error.is_consequence:
+            self._cause = error
+
+    @property
+    def verdict(self) -> OwnpaceError | None:
+        """What the run has failed of, once that is clear: a cause, or a consequence that nothing has explained."""
+        if self._cause is None and time.monotonic() > self._first_s + _GRACE_S:
+            self._cause = self.best
+        return self._cause
+
+    @property
+    def best(self) -> OwnpaceError | None:
+        """The complaint that explains most, clear or not."""
+        return min(self._errors, key=lambda error: error.is_consequence, default=None)

@@ -1,0 +1,114 @@
+"""One node's connection to the others: the store, its mailbox, the run's clock."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError
+from ownpace.core.contract.values import Address
+from ownpace.engines.process.node.context import NodeContext, Orders
+from ownpace.engines.process.node.nodes import ProcessNode
+from ownpace.engines.process.node.reporter import HUB, Reporter, WallClock
+from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.rendezvous import Rendezvous
+from ownpace.engines.process.talk.channels import Wiring
+from ownpace.engines.process.talk.control import (
+    ClockAnswer,
+    ClockRequest,
+    Failed,
+    Hello,
+    Prepared,
+    Refuse,
+    Start,
+    Welcome,
+)
+from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.wire import Packet
+from ownpace.engines.roster import Roster
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+_CLOCK_TRIES = 8
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """What one node needs to be reached and to reach the others."""
+
+    def __init__(self, name: str, rendezvous: Rendezvous, store: Store | None = None) -> None:
+        self.name = name
+        self.rendezvous = rendezvous
+        self.store = rendezvous.open_store() if store is None else store
+        self.mailbox = Mailbox(name, rendezvous.host, rendezvous.key, self._find, timeout_s=rendezvous.timeout_s)
+        self.clock = WallClock()
+        self.store.set(f"node/{name}", self.mailbox.contact)
+        log.info("%s listens at %s", name, self.mailbox.contact)
+
+    def _find(self, name: str) -> str:
+        try:
+            return self.store.get(f"node/{name}").decode()
+        except RuntimeError:
+            raise MachineDied(f"{name} did not come within {self.rendezvous.timeout_s:g} s; did it start?") from None
+
+    def context(
+        self, terms: RunTerms, roster: Roster, address: Address, like: Tensor, orders: Orders, *, is_evaluated: bool
+    ) -> NodeContext:
+        """What a node here is given to work with."""
+        return NodeContext(
+            address=address,
+            roster=roster,
+            terms=terms,
+            layout=terms.layout,
+            like=like,
+            mailbox=self.mailbox,
+            wiring=Wiring(self.store, self.rendezvous.backend, self.rendezvous.host),
+            clock=self.clock,
+            reporter=Reporter(self.name, self.mailbox, self.clock, detail=terms.detail),
+            orders=orders,
+            is_evaluated=is_evaluated,
+        )
+
+    def introduce(self, node: ProcessNode, fingerprint: dict[str, str]) -> None:
+        """Show the hub what this worker is about to train, and wait for its consent.
+
+        Raises:
+            InputError: The others train something else.
+        """
+        node.context.reporter.say(Hello(fingerprint))
+        answer, _ = node.inbox.wait_for(Welcome, Refuse)
+        if isinstance(answer, Refuse):
+            raise InputError(answer.message)
+
+    def start_together(self, node: ProcessNode, *, spans_hosts: bool) -> None:
+        """Say that this node is prepared, and wait until all are."""
+        if spans_hosts:
+            self._set_clock(node)
+        node.context.reporter.say(Prepared())
+        start, _ = node.inbox.wait_for(Start)
+        self.clock.start(start.zero_s)
+        log.info("%s starts", self.name)
+        self.clock.sleep_until(0.0)
+
+    def _set_clock(self, node: ProcessNode) -> None:
+        """Find by how much this host's clock is ahead of the hub's: the quickest answer knows best."""
+        best = math.inf
+        for _ in range(_CLOCK_TRIES):
+            asked = time.monotonic()
+            node.context.reporter.say(ClockRequest())
+            answer, _ = node.inbox.wait_for(ClockAnswer)
+            took = time.monotonic() - asked
+            if took < best:
+                best, self.clock.ahead_s = took, asked + took / 2 - answer.now_s
+
+    def complain(self, error: BaseException) -> None:
+        """Tell the hub that this node failed, and of what."""
+        log.info("%s failed: %s: %s", self.name, type(error).__name__, error)
+        self.mailbox.send(HUB, Packet(control=Failed.of(self.name, error)))
+        if isinstance(error, OwnpaceError) and not isinstance(error, InputError):  # a refusal is for all to read
+            error.told = True

@@ -1,0 +1,281 @@
+"""The run behind `ownpace.join`: a session with one worker, whose gradients a user's own loop computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ownpace.core.contract import events
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.sampling import Sampling
+from ownpace.engines.job import OnProgress
+from ownpace.engines.process.node.batch_source import BatchSource
+from ownpace.engines.process.node.loop import UserLoop, held_by_servers
+from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
+from ownpace.engines.process.node.parameters import UserParameters
+from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.journal import HubConfig
+from ownpace.engines.process.run.launch import backend_on
+from ownpace.engines.process.run.node_main import end_worker, share_parameters
+from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
+from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.run.torchrun import helpers_here
+from ownpace.engines.process.talk.counters import Counters
+from ownpace.engines.process.talk.mailbox import RunKey
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+_COUNTS = (torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """What `ownpace.join` was given."""
+
+    algorithm: Algorithm
+    server_hosts: Sequence[int]
+    backend: str | None
+    seed: int
+    detail: bool
+    on_event: events.Emit | None
+    on_progress: OnProgress | None
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class _Open:
+    """What exists from the first loop on."""
+
+    session: Session
+    worker: ProcessWorker
+    loop: UserLoop
+    counters: Counters
+    model: nn.Module
+
+
+class LoopRun:
+    """This process's part in the run: it meets the others first, and is opened by the first loop over the data."""
+
+    def __init__(self, options: FleetOptions, environment: Environment, *, alone: bool) -> None:
+        self._options = options
+        self._environment = environment
+        self._alone = alone
+        self._stack = ExitStack()
+        self._opened: _Open | None = None
+        self._generation = 0
+        self.is_over = False
+
+    def meet(self) -> None:
+        """Meet the other ranks."""
+        self._store: Store
+        if self._alone:
+            self._own_store, port = local_store()  # kept: its server lives as long as this object
+            secret = RunKey.new().secret
+            self._rendezvous = Rendezvous(LOOPBACK, port, "", secret, LOOPBACK, "gloo", self._options.timeout_s)
+            self._store = self._rendezvous.open_store()
+        else:
+            self._store, self._rendezvous = meet(self._environment, self._options.timeout_s)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there has been a loop."""
+        return self._opened is not None
+
+    @property
+    def loop(self) -> UserLoop:
+        """The user's loop."""
+        assert self._opened is not None
+        return self._opened.loop
+
+    def open(
+        self, model: nn.Module, user: UserParameters, *, overlap: bool, batch_size: int, alike: Mapping[str, object]
+    ) -> None:
+        """Start the run: servers, the hub on rank 0, and this worker's place in it.
+
+        Args:
+            model: The user's.
+            user: Its parameters.
+            overlap: Whether layers are sent during the backward pass.
+            batch_size: Of the first loop.
+            alike: What must be the same on all ranks, besides model, optimizer and algorithm.
+        """
+        options, environment, stack = self._options, self._environment, self._stack
+        terms = self._terms(user)
+        hub = self._hub_config(terms, model, user, batch_size) if environment.rank == 0 else None
+        spans_hosts = environment.spans_hosts
+        session = stack.enter_context(
+            Session(
+                terms,
+                self._with_backend(user.values.device),
+                spans_hosts=spans_hosts,
+                store=self._store,
+                hub=hub,
+                handles_signals=True,
+            )
+        )
+        session.start_children(helpers_here(session, environment, options.server_hosts))
+        stack.enter_context(session.hub_running())
+        address = session.roster.workers.members[environment.rank]
+        connection, context = stack.enter_context(session.connected(address, user.values[:0], is_evaluated=False))
+        worker = ProcessWorker(context, user, batch_size, batch_size)
+        stack.callback(worker.sums.close)
+        loop = UserLoop(worker, user, overlap=overlap)
+        fingerprint = terms.fingerprint(**alike, seed=options.seed, clip_norm=user.clip_norm)
+        connection.introduce(worker, fingerprint)
+        counters = Counters(self._store, first=environment.rank == 0, spans_hosts=spans_hosts)
+        stack.callback(counters.close)
+        share_parameters(worker)
+        share_buffers(worker, model)
+        connection.start_together(worker, spans_hosts=spans_hosts)
+        counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
+        self._opened = _Open(session, worker, loop, counters, model)
+
+    def _with_backend(self, device: torch.device) -> Rendezvous:
+        has_communicators = self._options.algorithm.has_communicators
+        able = backend_on(device, self._environment.local_world_size, has_communicators=has_communicators)
+        backend = common_backend(self._store, self._environment, self._options.backend or able)
+        return replace(self._rendezvous, backend=backend)
+
+    def _terms(self, user: UserParameters) -> RunTerms:
+        algorithm = self._options.algorithm
+        num_servers = len(self._options.server_hosts) if algorithm.has_servers else 0
+        if num_servers and any(user.optimizer.state.values()):
+            raise InputError(
+                "the optimizer has made steps before (a checkpoint?), and its state cannot go to parameter servers; "
+                "begin with a new optimizer, or use an algorithm without servers, such as pace"
+            )
+        return RunTerms(
+            algorithm=algorithm,
+            workers=tuple(f"worker-{rank}" for rank in range(self._environment.world_size)),
+            num_servers=num_servers,
+            layers=user.layout.layers,
+            dtype=user.values.dtype,
+            optimizer=OptimizerCopy.of(user.optimizer, user.parameters),
+            detail=self._options.detail,
+        )
+
+    def _hub_config(self, terms: RunTerms, model: nn.Module, user: UserParameters, batch_size: int) -> HubConfig:
+        algorithm = self._options.algorithm
+        header = events.Run(
+            algorithm=type(algorithm).__name__,
+            engine="process",
+            task="",
+            model=type(model).__name__,
+            seed=self._options.seed,
+            batch_size=batch_size,
+            micro_batch=batch_size,
+            num_parameters=user.layout.size,
+            parameter_bytes=user.values.nbytes,
+            samples=None,
+            target=None,
+            groups=terms.roster().names(),
+        )
+        emit = self._options.on_event or _ignore
+        return HubConfig(header, algorithm.replicas_identical, emit, self._options.on_progress)
+
+    def begin_loop(self, batch_size: int, samples: int) -> int:
+        """Begin a loop over this many samples: a generation of the run. Returns its number."""
+        self._generation += 1
+        self.loop.begin(self._options.algorithm, self._generation, batch_size, samples)
+        return self._generation
+
+    def source(self, number: int, size: int, epochs: int, sampling: Sampling) -> BatchSource:
+        """Where that loop's samples come from."""
+        assert self._opened is not None
+        member = self._environment.rank, self._environment.world_size
+        seeds = self._options.seed, number
+        take = self._opened.counters.taking(number)
+        return BatchSource(self.loop.wanted_samples, take, member, size, epochs, sampling, seeds)
+
+    def end_loop(self, *, stop: bool) -> None:
+        """Bring a loop to its end on all workers; `stop`: it was left before its data had ended."""
+        if self.is_over or self.loop.has_failed:
+            return
+        if stop:
+            self.loop.tell_to_stop()
+        self.loop.finish(shared_counter(self._store, f"ended/{self._generation}"))
+        assert self._opened is not None
+        agree(self._opened.worker, self._opened.model)
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether a signal asked this process to come to an end."""
+        assert self._opened is not None
+        return bool(self._opened.session.orders.stops)
+
+    def close(self, error: BaseException | None) -> list[str]:
+        """End this process's part; `error` is what the user's script raised.
+
+        Returns:
+            The first, the evaluating and the last record of the run, as lines.
+
+        Raises:
+            OwnpaceError: The run has failed.
+        """
+        assert self._opened is not None
+        self.is_over = error is not None
+        lines: list[str] = []
+        try:
+            with self._stack:  # the node first: if it failed, the hub has to hear of what before it ends
+                if error is not None:
+                    raise error
+                if self.loop.is_waiting:  # the loop was left, and its iterator is still held
+                    self.end_loop(stop=True)
+                lines = end_worker(self._opened.worker)
+        except BaseException as raised:
+            if raised is not error:
+                raise
+        finally:
+            self.is_over = True
+        return lines
+
+
+def share_buffers(worker: ProcessWorker, model: nn.Module) -> None:
+    """Begin with the buffers of rank 0 (running statistics, say), on all workers."""
+    channels = worker.sums.of(worker.workers).channels
+    for buffer in model.buffers():
+        if buffer.numel():
+            worker.sums.wait(channels.broadcast(buffer, 0), "workers")
+
+
+def agree(worker: ProcessWorker, model: nn.Module) -> None:
+    """After the last sample of a loop: all workers have the global parameters, and the mean of all running statistics.
+
+    Of counts (how many batches a BatchNorm has seen), all have the largest.
+    """
+    num_workers = len(worker.workers)
+    channels = worker.sums.of(worker.workers).channels
+    if len(worker.servers):
+        # The first worker to stop waits here for the others' last gradients, or it would pull parameters without them.
+        worker.sums.wait(channels.all_reduce(worker.learner.held.values.new_zeros(1)), "workers")
+    for parameters in held_by_servers(worker):
+        worker.place(parameters)
+    if num_workers == 1:
+        return
+    for buffer in model.buffers():
+        if buffer.is_floating_point() and buffer.numel():
+            total = buffer.detach() / num_workers
+            worker.sums.wait(channels.all_reduce(total), "workers")
+            buffer.copy_(total)
+        elif buffer.dtype in _COUNTS and buffer.numel():
+            places = buffer.new_zeros((num_workers, *buffer.shape))
+            places[worker.rank] = buffer
+            worker.sums.wait(channels.all_reduce(places), "workers")
+            buffer.copy_(places.amax(0))
+
+
+def shared_counter(store: Store, name: str) -> Callable[[int], int]:
+    """A count that all processes share: adds to it, and returns what it was before."""
+    return lambda number: int(store.add(name, number)) - number
+
+
+def _ignore(event: events.Event) -> None:
+    pass

@@ -1,0 +1,136 @@
+"""The records of a run on processes, out of what all nodes report: events, progress, totals, the last record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ownpace.core.contract import events
+from ownpace.core.contract.errors import OwnpaceError
+from ownpace.engines.job import OnProgress, ProgressReport
+from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
+from ownpace.engines.process.run.evaluator import Evaluator
+from ownpace.engines.process.talk.control import Report, WorkDone
+from ownpace.engines.roster import Roster
+
+_PROGRESS_EVERY_S = 0.1
+
+
+@dataclass(frozen=True)
+class HubConfig:
+    """What the hub must know of the run."""
+
+    header: events.Run
+    replicas_identical: bool
+    """Whether the algorithm promises equal replicas."""
+    emit: events.Emit
+    on_progress: OnProgress | None = None
+    limit_samples_per_s: Callable[[float], float] | None = None
+    """What the workers' prescribed paces allow; None: what they show counts."""
+    target: float | None = None
+    stop_at_target: bool = False
+    make_evaluator: Callable[[], Evaluator] | None = None
+    """None: the model is not evaluated here."""
+
+
+@dataclass
+class NodeRecord:
+    """What the hub knows of one node."""
+
+    totals: UpdateTotals = field(default_factory=UpdateTotals)
+    work: WorkDone = field(default_factory=WorkDone)
+    now_s: float = 0.0
+    fingerprint: dict[str, str] | None = None
+    is_prepared: bool = False
+    has_ended: bool = False
+    digest: str = ""
+
+
+class Journal:
+    """Writes the run's events, and sums up what its nodes reported."""
+
+    def __init__(self, roster: Roster, config: HubConfig) -> None:
+        self.nodes = {node.name: NodeRecord() for node in roster.nodes}
+        self.summary_lines: list[str] = []
+        """The first, the evaluating and the last record: what every rank is told at the end."""
+        self._roster = roster
+        self._config = config
+        self._last_version = 0
+        self._next_progress_s = 0.0
+
+    def begin(self) -> None:
+        """Write the first record."""
+        self.emit(self._config.header)
+
+    def emit(self, event: events.Event) -> None:
+        """Write a record."""
+        self._config.emit(event)
+        if isinstance(event, events.Run | events.Evaluation | events.End):
+            self.summary_lines.append(events.to_line(event))
+
+    def take(self, name: str, report: Report) -> None:
+        """Take in a node's report."""
+        node = self.nodes[name]
+        node.totals, node.work, node.now_s = report.totals, report.work, report.now_s
+        for line in report.events:
+            self._relay(events.from_line(line))
+
+    def _relay(self, event: events.Event) -> None:
+        """Pass an event on; of updates of the same version, which replicas make, only the first."""
+        if isinstance(event, events.Update) and not len(self._roster.servers):
+            if event.version <= self._last_version:
+                return
+            self._last_version = event.version
+        self.emit(event)
+
+    @property
+    def totals(self) -> UpdateTotals:
+        """Those of the run: the first server's, or of the worker that has made most updates."""
+        if len(self._roster.servers):
+            return self.nodes[self._roster.servers.members[0].name].totals
+        totals = (self.nodes[worker.name].totals for worker in self._roster.workers)
+        return max(totals, key=lambda one: (one.updates, -one.t))
+
+    def show_progress(self) -> None:
+        """Tell how far the run is, if that is wanted and the last time is long enough ago."""
+        now = time.monotonic()
+        if self._config.on_progress is None or now < self._next_progress_s:
+            return
+        self._next_progress_s = now + _PROGRESS_EVERY_S
+        workers = {worker.name: self.nodes[worker.name] for worker in self._roster.workers}
+        losses = [node.work.loss for node in workers.values() if node.work.loss is not None]
+        paces = {name: node.work.pace for name, node in workers.items()}
+        self._config.on_progress(
+            ProgressReport(
+                samples=self.totals.samples,
+                seconds=max(self.totals.t, 1e-9),
+                loss=sum(losses) / len(losses) if losses else None,
+                limit_samples_per_s=sum(paces.values()),
+                paces=paces,
+                busy={n: min(1.0, w.work.compute_s / w.now_s) if w.now_s > 0 else 0.0 for n, w in workers.items()},
+            )
+        )
+
+    def replicas_identical(self) -> bool | None:
+        """Whether all workers ended with the same bits, where that was promised and all have ended."""
+        digests = [self.nodes[worker.name].digest for worker in self._roster.workers]
+        if not self._config.replicas_identical or not all(digests):
+            return None
+        return len(set(digests)) == 1
+
+    def end(self, ledger: Ledger, now: float, error: OwnpaceError | None, *, is_done: bool) -> None:
+        """Write the last record."""
+        totals = self.totals
+        seconds = totals.t if totals.closed or is_done else now if totals.updates else 0.0
+        workers = {worker.name: self.nodes[worker.name].work for worker in self._roster.workers}
+        limit = self._config.limit_samples_per_s
+        limit_samples_per_s = sum(work.pace for work in workers.values()) if limit is None else limit(seconds)
+        tallies = {name: _tally(work, seconds) for name, work in workers.items()}
+        ledger.end(now, error, sums_of(totals, seconds, limit_samples_per_s, tallies, self.replicas_identical()))
+
+
+def _tally(work: WorkDone, seconds: float) -> events.Tally:
+    """What a worker had done by that time: what it computed later was in flight."""
+    late_s = sum(end - max(start, seconds) for start, end in work.spans if end > seconds)
+    return events.Tally(work.samples, max(0.0, work.compute_s - late_s), work.load_s)

@@ -1,0 +1,286 @@
+"""One process's part in a run, whatever started it: its connection, its children, the hub if it keeps it, its signals.
+
+    launcher          a session with the hub; all nodes are its children
+    rank of torchrun  a session with one worker; rank 0 also has the hub, in a thread; servers and communicators are
+                      children of the rank whose host they belong to
+    `ownpace.join`    the same, with a user's loop for a worker
+    child             a session with one node, and nothing else
+
+Whatever was opened is closed in the opposite order, however the run ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ownpace.core.contract.errors import Interrupted, MachineDied, NodeFailed, OwnpaceError, ReplicasDiffer
+from ownpace.core.contract.values import Address
+from ownpace.engines.job import Outcome
+from ownpace.engines.process.node.context import NodeContext, Orders
+from ownpace.engines.process.node.reporter import HUB
+from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.hub import Hub
+from ownpace.engines.process.run.journal import HubConfig
+from ownpace.engines.process.run.rendezvous import Rendezvous
+from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+_PATIENCE_S = 15.0
+"""How long a run may take to come to an end after Ctrl-C; torchrun kills what is still there after 30 s."""
+_GOODBYE_S = 10.0
+"""How long nodes may take to end after a run that went well."""
+_LAST_WORDS_S = 1.0
+"""How long a node whose code failed may take to print its traceback."""
+_LOOK_EVERY_S = 0.05
+log = logging.getLogger(__name__)
+
+
+class Session:
+    """One process's part in a run. Use it as a context manager."""
+
+    def __init__(
+        self,
+        terms: RunTerms,
+        rendezvous: Rendezvous,
+        *,
+        spans_hosts: bool = False,
+        store: Store | None = None,
+        hub: HubConfig | None = None,
+        handles_signals: bool = False,
+    ) -> None:
+        self.terms = terms
+        self.roster = terms.roster()
+        self.orders = Orders()
+        self.spans_hosts = spans_hosts
+        self.rendezvous = rendezvous
+        self._store = store
+        self._hub_config = hub
+        self._handles_signals = handles_signals
+        self._supervisor = Supervisor()
+        self._stack = ExitStack()
+        self._keeper: HubKeeper | None = None
+        self._error: OwnpaceError | None = None
+
+    def __enter__(self) -> Session:
+        with ExitStack() as opened:  # closes what was opened if one of these fails
+            if self._handles_signals:
+                opened.enter_context(signals(self.orders))
+            if self._hub_config is not None:
+                connection = Connection(HUB, self.rendezvous)  # with a store of its own: another thread's may block
+                opened.callback(lambda: connection.mailbox.close(now=self._supervisor.started_all(self.roster)))
+                self._keeper = HubKeeper(
+                    Hub(connection.mailbox, self.roster, self._hub_config), self.orders, self._supervisor
+                )
+            opened.callback(self._end_children)  # before the mailbox closes: what they were told must reach them
+            self._stack = opened.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None and self._error is None:
+            self._error = error if isinstance(error, OwnpaceError) else NodeFailed(str(error))
+        self._stack.close()
+
+    def _end_children(self) -> None:
+        if self._error is None:
+            patience_s = _GOODBYE_S
+        else:
+            patience_s = _LAST_WORDS_S if isinstance(self._error, NodeFailed) else 0.0
+        self._supervisor.end(patience_s)
+
+    def start_children(self, orders: Sequence[NodeOrder], *, fork: bool = False) -> None:
+        """Start nodes as processes of their own; their death ends this process's part in the run."""
+        for order in orders:
+            (self._supervisor.fork if fork else self._supervisor.spawn)(order)
+        if self._keeper is None and orders:  # the hub's keeper looks after them, where there is one
+            over = threading.Event()
+            threading.Thread(target=self._watch, args=(over,), name="ownpace-supervisor", daemon=True).start()
+            self._stack.callback(over.set)
+
+    def _watch(self, over: threading.Event) -> None:
+        while not over.wait(_LOOK_EVERY_S):
+            self.orders.alarms += self._supervisor.deaths()
+
+    @contextmanager
+    def connected(
+        self, address: Address, like: Tensor, *, is_evaluated: bool
+    ) -> Iterator[tuple[Connection, NodeContext]]:
+        """Connect a node of this process; if it fails, the hub hears of what."""
+        connection = Connection(address.name, self.rendezvous, self._store)
+        try:
+            yield (
+                connection,
+                connection.context(self.terms, self.roster, address, like, self.orders, is_evaluated=is_evaluated),
+            )
+        except BaseException as error:
+            connection.complain(error)
+            raise
+        finally:
+            connection.mailbox.close()
+
+    def keep_hub(self) -> None:
+        """Lead the run to its end, in this thread."""
+        assert self._keeper is not None
+        self._keeper.run()
+        self._error = self._keeper.error
+
+    @contextmanager
+    def hub_running(self) -> Iterator[None]:
+        """The hub in a thread of its own, if it is in this process, while this process's node does its part.
+
+        Raises:
+            OwnpaceError: What the run has failed of, if it has: of several explanations, the best.
+        """
+        if self._keeper is not None:
+            self._keeper.start()
+        try:
+            yield
+        except OwnpaceError as error:
+            self._end_hub(error)
+            if error.is_consequence and self._error is not None and self._error is not error:
+                raise self._error from error
+            raise
+        except BaseException:
+            self._end_hub(None)
+            raise
+        self._end_hub(None)
+        if self._error is not None:
+            raise self._error
+
+    def _end_hub(self, error: OwnpaceError | None) -> None:
+        """Wait for the hub to come to its end; `error` is what this process's own node failed of."""
+        self._error = error if self._keeper is None else self._keeper.end(error)
+
+    def outcome(self) -> Outcome:
+        """What became of the run, as the hub knows it."""
+        assert self._keeper is not None
+        hub, error = self._keeper.hub, self._error
+        if error is None and hub.journal.replicas_identical() is False:
+            error = ReplicasDiffer(
+                "the workers' parameters differ at the end, though the algorithm promises equal replicas"
+            )
+        model = {} if hub.evaluator is None else hub.evaluator.model()
+        return Outcome("finished" if error is None else str(error), error, model)
+
+
+class HubKeeper:
+    """Runs the hub until the run is over: well, interrupted, or failed."""
+
+    def __init__(self, hub: Hub, orders: Orders, supervisor: Supervisor) -> None:
+        self.error: OwnpaceError | None = None
+        """What the run has failed of."""
+        self.hub = hub
+        self._orders = orders
+        self._supervisor = supervisor
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._deadline_s = math.inf
+
+    def start(self) -> None:
+        """Run in a thread."""
+        self._thread = threading.Thread(target=self.run, name="ownpace-hub", daemon=True)
+        self._thread.start()
+
+    def run(self) -> None:
+        """Run here."""
+        try:
+            self._run()
+        except BaseException as error:  # a full disk, an event handler of the user's
+            self.error = self.error or NodeFailed(f"the hub: {type(error).__name__}: {error}")
+            self.hub.give_up(self.error)
+            self._orders.alarms.append(self.error)
+            raise
+
+    def _run(self) -> None:
+        hub = self.hub
+        hub.begin()
+        while not hub.is_done and hub.complaints.verdict is None and not self._closing:
+            hub.look(_LOOK_EVERY_S)
+            for death in self._supervisor.deaths(self.samples):
+                hub.complaints.add(death)
+            if self._orders.stops:
+                self._interrupt()
+        self.error = self._verdict()
+        log.info("the run ends: %s", self.error or "finished")
+        hub.finish(self.error)
+        if hub.is_done:
+            hub.say_goodbye()
+        elif self.error is not None:
+            # Nodes first: this process's own may be waiting for one that only ends when it is told.
+            hub.give_up(self.error)
+            self._orders.alarms.append(self.error)
+
+    @property
+    def samples(self) -> int:
+        """Of all updates so far, as far as known."""
+        return self.hub.journal.totals.samples
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: come to an end in order; not in time, or asked twice, at once."""
+        now = time.monotonic()
+        self._deadline_s = min(self._deadline_s, now + _PATIENCE_S)
+        if len(self._orders.stops) > 1 or now > self._deadline_s or not self.hub.has_started:
+            self.hub.complaints.add(self._interrupted())
+        else:
+            self.hub.stop()
+
+    def _interrupted(self) -> Interrupted:
+        when = f"at sample {self.samples}" if self.hub.has_started else "before the start"
+        return Interrupted(f"interrupted {when}; what there was has been written")
+
+    def _verdict(self) -> OwnpaceError | None:
+        failed = self.hub.complaints.verdict
+        if failed is not None:
+            return failed
+        if not self.hub.is_done:
+            return self.hub.complaints.best or MachineDied("rank 0 ended before the run did")
+        return self._interrupted() if self._orders.stops else None
+
+    def end(self, error: OwnpaceError | None) -> OwnpaceError | None:
+        """Wait for the thread; `error` is what the node next to it failed of."""
+        assert self._thread is not None
+        if error is not None:
+            self.hub.complaints.add(error)
+        self._thread.join(_GOODBYE_S)  # it may still be evaluating, or waiting for a better explanation
+        self._closing = True
+        self._thread.join(_GOODBYE_S)
+        return self.error or error
+
+
+@contextmanager
+def signals(orders: Orders) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM bring the run to its end, with what there is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        orders.stops.append(signal.Signals(number).name)
+        if len(orders.stops) == 1:
+            patience.start()
+
+    def give_up() -> None:
+        waited = f"{orders.stops[0]} came, and the run did not end within {_PATIENCE_S:g} s"
+        orders.alarms.append(MachineDied(f"{waited}; it is given up"))
+
+    patience = threading.Timer(_PATIENCE_S, give_up)
+    patience.daemon = True
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        patience.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,221 @@
+"""The processes that this one starts: it gives them their orders, notices their death, and leaves none behind.
+
+Two ways to start one. The launcher forks its nodes from a server that has torch imported already. A rank of
+torchrun's, which may run a user's script, starts a fresh interpreter for each server and communicator: forking would
+run the script again. Either way a child gets one `NodeOrder`, pickled, from its own parent, and holds one end of a
+pipe whose other end only the parent has: when the parent is gone, even by SIGKILL, the child reads the end of the file
+and exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection as PipeEnd
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost
+from ownpace.core.contract.values import Role
+from ownpace.engines.job import Job
+from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
+from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.rendezvous import Rendezvous
+from ownpace.engines.roster import Roster
+
+_MODULE = "ownpace.engines.process.run.node_main"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NodeOrder:
+    """What a child process is to be."""
+
+    role: Role
+    index: int
+    name: str
+    terms: RunTerms
+    rendezvous: Rendezvous
+    spans_hosts: bool = False
+    job: Job | None = None
+    """For a worker: what it trains."""
+    log_folder: Path | None = None
+
+
+class Child(Protocol):
+    """A process that was started here."""
+
+    def exit_code(self) -> int | None:
+        """How it ended; below zero: by this signal. None: it has not."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end, this long at most."""
+
+    def kill(self) -> None:
+        """End it at once, and forget it."""
+
+
+class Supervisor:
+    """All children of this process."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, Child] = {}
+        self._started: set[str] = set()
+        self._seen_dead: set[str] = set()
+        self._lifeline: tuple[PipeEnd, PipeEnd] | None = None
+
+    def fork(self, order: NodeOrder) -> None:
+        """Start a node from the server that has torch imported."""
+        context = multiprocessing.get_context("forkserver")
+        if self._lifeline is None:
+            context.set_forkserver_preload([_MODULE])
+            _start_forkserver()
+            self._lifeline = context.Pipe(duplex=False)
+        from ownpace.engines.process.run.node_main import be_forked_node  # it imports this module
+
+        process = context.Process(target=be_forked_node, args=(order, self._lifeline[0]), name=order.name)
+        try:
+            process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise InputError(
+                f"the run cannot be handed to another process: {error}; define tasks, algorithms and functions at the "
+                "top of a module, not inside a function or as a lambda"
+            ) from None
+        log.info("forked %s as process %s", order.name, process.pid)
+        self._add(order.name, _Forked(process))
+
+    def spawn(self, order: NodeOrder) -> None:
+        """Start a node in a fresh interpreter."""
+        check_importable(order.terms)
+        command = [sys.executable, "-c", f"from {_MODULE} import be_spawned_node; be_spawned_node()"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        pickle.dump(order, process.stdin)
+        process.stdin.flush()  # and left open: its end is the parent's end
+        log.info("started %s as process %s", order.name, process.pid)
+        self._add(order.name, _Spawned(process))
+
+    def _add(self, name: str, child: Child) -> None:
+        self._children[name] = child
+        self._started.add(name)
+
+    def started_all(self, roster: Roster) -> bool:
+        """Whether every node of the run was a child of this process."""
+        return self._started >= {node.name for node in roster.nodes}
+
+    def deaths(self, samples: int = 0) -> list[OwnpaceError]:
+        """An error for each child that has ended since the last time."""
+        errors: list[OwnpaceError] = []
+        for name, child in self._children.items():
+            code = child.exit_code()
+            if code is None or name in self._seen_dead:
+                continue
+            self._seen_dead.add(name)
+            log.info("%s ended with %s", name, code)
+            if code < 0:
+                how = f"was killed by {signal.Signals(-code).name}" + (f" after {samples} samples" if samples else "")
+                errors.append(MachineDied(f"{name} {how}; the others cannot go on without it"))
+            else:  # it has told the hub why, unless it could not
+                errors.append(PeerLost(f"{name} is gone: it ended with exit code {code}"))
+        return errors
+
+    def end(self, patience_s: float) -> None:
+        """See to it that no child is left: those that have not ended by then are killed."""
+        deadline = time.monotonic() + patience_s
+        for child in self._children.values():
+            child.wait(max(0.0, deadline - time.monotonic()))
+        for child in self._children.values():
+            child.kill()
+        self._children.clear()
+        for end in self._lifeline or ():
+            end.close()
+        self._lifeline = None
+
+
+class _Forked:
+    def __init__(self, process: multiprocessing.process.BaseProcess) -> None:
+        self._process = process
+
+    def exit_code(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout_s: float) -> None:
+        self._process.join(timeout_s)
+
+    def kill(self) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        self._process.close()
+
+
+class _Spawned:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+
+def check_importable(terms: RunTerms) -> None:
+    """Raise if a fresh interpreter could not find the code that a helper needs."""
+    kinds: list[tuple[str, type]] = [("algorithm", type(terms.algorithm))]
+    if isinstance(terms.optimizer, OptimizerCopy):
+        kinds.append(("optimizer", terms.optimizer.kind))
+    for what, kind in kinds:
+        if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+            raise InputError(
+                f"the {what} {kind.__qualname__} is defined in the script itself, where parameter servers cannot find "
+                "it; put it into a module that can be imported"
+            )
+
+
+def read_order(stream: BinaryIO) -> NodeOrder:
+    """A spawned child's order, from its own parent."""
+    order = pickle.load(stream)
+    assert isinstance(order, NodeOrder)
+    return order
+
+
+def die_with_parent(read: Callable[[], object]) -> None:
+    """End this process at once when its parent is gone: only the parent holds the other end of what `read` reads."""
+
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while read():
+                pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="ownpace-lifeline", daemon=True).start()
+
+
+def _start_forkserver() -> None:
+    """Start it such that Ctrl-C and SIGTERM do not reach it, not even before it has said that it wants no signals."""
+    resource_tracker.ensure_running()  # else the forkserver would start it, and let all signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

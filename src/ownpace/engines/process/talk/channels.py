@@ -1,0 +1,150 @@
+"""The connections of one group of processes, by torch.distributed: gloo on CPUs and shared GPUs, NCCL where each
+process has a GPU of its own.
+
+Each group is a process group of its own, made directly from the store: servers and communicators need no ranks in
+torchrun's world, and a user's own `init_process_group` is left alone. A group has up to four channels, so that one
+bucket is summed while another travels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol, cast
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ownpace.core.contract.errors import PeerLost
+
+_ASK_EVERY_S = 1e-4
+_TICK = timedelta(milliseconds=200)
+"""How long a wait lasts before Python may look at its signals."""
+_PATIENCE = timedelta(hours=24)
+"""Workers may compute that long between two collectives; a process that dies is noticed at once, by its connections."""
+
+
+class Work(Protocol):
+    """A collective under way."""
+
+    def is_completed(self) -> bool:
+        """Whether it is over, one way or the other."""
+
+    def wait(self, timeout: timedelta) -> object:
+        """Wait this long at most; raises RuntimeError if it is not over by then, or has failed."""
+
+
+class _ProcessGroup(Protocol):
+    """What gloo's and NCCL's groups share, which torch's types do not say."""
+
+    def allreduce(self, tensors: list[Tensor], options: object) -> Work: ...
+
+    def reduce(self, tensors: list[Tensor], options: object) -> Work: ...
+
+    def broadcast(self, tensors: list[Tensor], options: object) -> Work: ...
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """How this process can reach the others for collectives."""
+
+    store: dist.Store
+    backend: str
+    host: str
+    """The address to listen on."""
+
+
+class Channels:
+    """One member's connections to the rest of its group. A group of one has none: its collectives are over at once."""
+
+    def __init__(self, name: str, member: int, size: int, wiring: Wiring, count: int) -> None:
+        self.name = name
+        self.member = member
+        self.size = size
+        self._asks = wiring.backend == "nccl"
+        self._groups = [] if size == 1 else [_connect(name, n, member, size, wiring, count) for n in range(count)]
+
+    def all_reduce(self, values: Tensor, channel: int = 0) -> list[Work]:
+        """Start the sum; every member must start the same ones in the same order."""
+        if not self._groups:
+            return []
+        group = self._groups[channel % len(self._groups)]
+        return [self._begun(group.allreduce([values], dist.AllreduceOptions()))]
+
+    def reduce(self, values: Tensor, root: int) -> list[Work]:
+        """Start the sum, for one member only."""
+        if not self._groups:
+            return []
+        options = dist.ReduceOptions()
+        options.rootRank = root
+        return [self._begun(self._groups[0].reduce([values], options))]
+
+    def broadcast(self, values: Tensor, root: int) -> list[Work]:
+        """Start sending one member's values to all."""
+        if not self._groups:
+            return []
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        return [self._begun(self._groups[0].broadcast([values], options))]
+
+    def _begun(self, work: Work) -> Work:
+        return AskedWork(work) if self._asks else work
+
+    def close(self) -> None:
+        """Let go of the connections: their threads must have ended before the process does."""
+        self._groups.clear()
+
+
+class AskedWork:
+    """Work of NCCL. A wait that is too short ends its communicator, so this asks until it is done."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def wait(self, timeout: timedelta) -> None:
+        deadline = time.monotonic() + timeout.total_seconds()
+        while not self._work.is_completed():
+            if time.monotonic() > deadline:
+                raise RuntimeError("timed out")
+            time.sleep(_ASK_EVERY_S)
+        self._work.wait(timeout)
+
+
+def finish(works: Iterable[Work], group: str, on_tick: Callable[[], None]) -> None:
+    """Wait until all of these are over, and call `on_tick` now and then meanwhile.
+
+    Raises:
+        PeerLost: A member is gone.
+    """
+    for work in works:
+        asked_again = False
+        while True:
+            try:
+                work.wait(_TICK)
+                break
+            except RuntimeError as error:
+                if not work.is_completed():
+                    on_tick()  # only the tick is over
+                elif asked_again:
+                    reason = str(error).splitlines()[0].rsplit("]", 1)[-1].strip()
+                    raise PeerLost(f"a member of {group} is gone: {reason}") from error
+                else:
+                    asked_again = True  # it may have ended well just after the tick: the next wait tells
+
+
+def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:
+    store = dist.PrefixStore(f"group/{name}/{number}", wiring.store)
+    if wiring.backend == "nccl":
+        nccl = dist.ProcessGroupNCCL.Options()
+        nccl._timeout = _PATIENCE
+        return cast(_ProcessGroup, dist.ProcessGroupNCCL(store, member, size, nccl))
+    gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # torch exports no other name for it
+    gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=wiring.host)]
+    gloo._timeout = _PATIENCE
+    gloo._threads = 1 if count > 1 else 2
+    return cast(_ProcessGroup, dist.ProcessGroupGloo(store, member, size, gloo))

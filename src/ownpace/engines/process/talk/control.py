@@ -1,0 +1,264 @@
+"""What nodes and the hub say to each other about the run itself: typed messages, next to those of the algorithm.
+
+One run, from the first word to the last. Several of a kind are marked with *, what only some nodes say with ( ).
+
+    worker                      hub                        server, communicator
+      │── Hello(fingerprint) ──►│                            │        what I am about to train
+      │◄── Welcome | Refuse ────│                            │        all workers train the same, or none does
+      │ … parameters of rank 0 go to all workers (a collective) and servers (a message) …
+      │◄─ (ClockRequest, ClockAnswer)* ─►│◄─────────────────►│        several hosts: how far apart are the clocks?
+      │── Prepared ────────────►│◄──────────────── Prepared ─│
+      │◄── Start(zero_s) ───────│────── Start(zero_s) ──────►│        all are prepared: time begins
+      │── Report* ─────────────►│◄─────────────────  Report*─│        events and totals, several times a second
+      │── Snapshot*, (WorkerBuffers*) ─►│◄─────── Snapshot* ─│        parameters to be evaluated
+      │◄── (Stop) ──────────────│─────────────── (Stop) ────►│        Ctrl-C, or the target is reached
+      │── (Pull) ──────────────────────────────────────────►│        a user's loop wants what the servers hold
+      │◄─ (Pulled) ─────────────────────────────────────────│
+      │── Ended(digest) ───────►│                            │        all my updates are made
+      │                         │────── Release ────────────►│        every worker has ended: so may you
+      │                         │◄───────────────── Ended ───│
+      │◄── Goodbye(events) ─────│────── Goodbye ────────────►│        this is how the run ended
+
+    Failed(code, …)     node → hub: I failed, and of what         GiveUp(code, …)     hub → nodes: the run has failed
+
+Hello is the first message of a worker, Prepared of the others. Nobody sends after Goodbye, or after Failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ownpace.core.contract.errors import BY_CODE, NodeFailed, OwnpaceError, WireError
+from ownpace.engines.ledger import UpdateTotals
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A worker has come: what it is about to train, by name, in words that a difference can be told in."""
+
+    fingerprint: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """All workers are about to train the same thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """They are not."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRequest:
+    """What time is it at the hub?"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAnswer:
+    """The hub's monotonic clock."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """This node could begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Time begins at this moment of the hub's monotonic clock, a little ahead."""
+
+    zero_s: float
+
+
+@dataclass(slots=True)
+class WorkDone:
+    """What a worker has computed so far."""
+
+    samples: int = 0
+    compute_s: float = 0.0
+    load_s: float = 0.0
+    loss: float | None = None
+    """Mean loss of the latest gradient; None: not known, or not finite."""
+    spans: list[list[float]] = field(default_factory=list)
+    """Start and end of the latest computations, so that the total can be told for an earlier moment, too."""
+
+    @property
+    def pace(self) -> float:
+        """Samples per second of computing."""
+        return self.samples / self.compute_s if self.compute_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a node did since its last report: its events as lines, its totals as they are now."""
+
+    now_s: float
+    totals: UpdateTotals
+    work: WorkDone
+    events: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The parameters of a shard, which come along, as they were at this time."""
+
+    t: float
+    samples: int
+    updates: int
+    shard: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBuffers:
+    """A worker's buffers (BatchNorm's running statistics), which come along in one vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Come to an end, as if the budget were spent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A user's loop asks a server for its parameters, outside of the algorithm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """They come along."""
+
+    shard: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """This node has done all there was to do."""
+
+    digest: str = ""
+    """Of a worker's parameters, to compare replicas by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The last worker has ended: servers and communicators may end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """Every node has ended. The first, the evaluating and the last record of the run, as lines."""
+
+    events: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A node failed."""
+
+    code: str
+    message: str
+
+    @classmethod
+    def of(cls, who: str, error: BaseException) -> Failed:
+        """What a node that fails tells the hub."""
+        if isinstance(error, OwnpaceError):
+            return cls(error.code, str(error))
+        return cls(NodeFailed.code, f"{who}: {type(error).__name__}: {error}")
+
+    @property
+    def error(self) -> OwnpaceError:
+        """The error that it was."""
+        return BY_CODE.get(self.code, NodeFailed)(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The run has failed, of what another node did or suffered."""
+
+    code: str
+    message: str
+
+
+Control = (
+    Hello
+    | Welcome
+    | Refuse
+    | ClockRequest
+    | ClockAnswer
+    | Prepared
+    | Start
+    | Report
+    | Snapshot
+    | WorkerBuffers
+    | Stop
+    | Pull
+    | Pulled
+    | Ended
+    | Release
+    | Goodbye
+    | Failed
+    | GiveUp
+)
+KINDS: dict[str, type[Control]] = {kind.__name__: kind for kind in typing.get_args(Control)}
+_NESTED: dict[str, type] = {"totals": UpdateTotals, "work": WorkDone}
+
+
+def to_record(control: Control) -> dict[str, object]:
+    """The message as what JSON can hold, its kind first."""
+    return {"kind": type(control).__name__, **dataclasses.asdict(control)}
+
+
+def from_record(record: Mapping[str, object]) -> Control:
+    """The message that a JSON object holds.
+
+    Raises:
+        WireError: It holds none: the kind is not known, or fields are missing, unknown or of another type.
+    """
+    fields = dict(record)
+    kind = KINDS.get(str(fields.pop("kind", "")))
+    if kind is None:
+        raise WireError(f"a message about the run is of the unknown kind {record.get('kind')!r}")
+    return typing.cast(Control, _build(kind, fields))
+
+
+def _build(kind: type, fields: Mapping[str, object]) -> object:
+    values = {}
+    for name, value in fields.items():
+        values[name] = _build(_NESTED[name], value) if name in _NESTED and isinstance(value, dict) else value
+    expected = {each.name: each for each in dataclasses.fields(kind)}
+    if values.keys() != expected.keys():
+        raise WireError(f"a {kind.__name__} came with the fields {sorted(values)} instead of {sorted(expected)}")
+    for name, value in values.items():
+        allowed = _Types.of(str(expected[name].type))
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            raise WireError(f"a {kind.__name__} came whose {name} is {value!r}")
+    return kind(**values)
+
+
+class _Types:
+    """What may stand in a field: by the head of its annotation, which is a plain string here."""
+
+    _known: ClassVar[dict[str, tuple[type, ...]]] = {
+        "str": (str,),
+        "int": (int,),
+        "float": (float, int),
+        "float | None": (float, int, type(None)),
+        "bool": (bool,),
+        "UpdateTotals": (UpdateTotals,),
+        "WorkDone": (WorkDone,),
+    }
+
+    @classmethod
+    def of(cls, annotation: str) -> tuple[type, ...]:
+        head = annotation.partition("[")[0]
+        return {"list": (list,), "dict": (dict,)}.get(head) or cls._known[annotation]

@@ -1,0 +1,120 @@
+"""Collectives in virtual time: each begins when its last member has joined, and ends when the network is through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal, cast
+
+from torch import Tensor
+
+from ownpace.core.contract import events
+from ownpace.core.contract.values import Address, Body, Gradient, Group, add_up, union
+from ownpace.engines.virtual import transport
+from ownpace.engines.virtual.awaitables import CollectivePart, VirtualGradient
+from ownpace.engines.virtual.clock import Call
+from ownpace.engines.virtual.simulation import Simulation
+
+What = Literal["all-reduce", "reduce", "broadcast"]
+
+
+class Collectives:
+    """All collectives that wait for members. The k-th call of each member belongs to the k-th of every other."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._open: dict[tuple[Group, int], Collective] = {}
+        self._turns: dict[tuple[Group, Address], int] = {}
+
+    def start(
+        self, what: What, part: CollectivePart, address: Address, group: Group, root: Address | None = None
+    ) -> CollectivePart:
+        """Let a node take part in its group's next collective, as soon as what it brings has been computed."""
+        body = part.body
+        if isinstance(body, VirtualGradient) and not body.done:
+            body.then = partial(self._join, what, part, address, group, root)
+        else:
+            self._join(what, part, address, group, root)
+        return part
+
+    def waiting(self) -> list[str]:
+        """Who waits for whom, for people to read."""
+        return [line for collective in self._open.values() for line in collective.waiting()]
+
+    def _join(self, what: What, part: CollectivePart, address: Address, group: Group, root: Address | None) -> None:
+        part.joined_s = self._simulation.clock.time
+        turn = self._turns.get((group, address), 0)
+        self._turns[group, address] = turn + 1
+        collective = self._open.get((group, turn))
+        if collective is None:
+            collective = self._open[group, turn] = Collective(self._simulation, group, what, root)
+        if collective.join(address, what, part):
+            del self._open[group, turn]
+
+
+class Collective:
+    """One all-reduce, reduce or broadcast."""
+
+    def __init__(self, simulation: Simulation, group: Group, what: What, root: Address | None) -> None:
+        self._simulation = simulation
+        self._group = group
+        self._what = what
+        self._root = root
+        self._parts: dict[Address, CollectivePart] = {}
+
+    def join(self, address: Address, what: What, part: CollectivePart) -> bool:
+        """Take part; returns whether all members have joined now."""
+        if what != self._what:
+            raise RuntimeError(f"{address.name} starts a {what} in {self._group.name} where others {self._what}")
+        self._parts[address] = part
+        if len(self._parts) < len(self._group):
+            return False
+        self._begin()
+        return True
+
+    def waiting(self) -> list[str]:
+        """Who waits for whom, for people to read."""
+        missing = ", ".join(member.name for member in self._group if member not in self._parts)
+        return [f"{member.name} for {missing} in a {self._what}" for member in self._parts]
+
+    def _begin(self) -> None:
+        simulation = self._simulation
+        # In the group's order, not that of arrival: floating-point sums depend on it, and runs must be reproducible.
+        bodies = [self._parts[member].body for member in self._group]
+        result = self._parts[self._root].body if self._what == "broadcast" and self._root else total(bodies)
+        nbytes = max(0 if body is None else body.nbytes for body in bodies)
+        cost = transport.all_reduce if self._what == "all-reduce" else transport.chain
+        links = cast(Sequence[transport.Link], self._group.members)  # in virtual time, a node is its own address
+        start, end = cost(simulation.clock.time, links, nbytes, simulation.latency_s)
+        self._tell_who_stops()
+        simulation.clock.at(end, Call(partial(self._deliver, result)))
+        if simulation.detail:
+            simulation.emit(events.Transfer(start, end, self._what, self._group.name, nbytes))
+
+    def _tell_who_stops(self) -> None:
+        """Say whether the time is up: a sum, to all its members; a broadcast, what its root knows from sums it awaited.
+
+        So groups that broadcast the same sum at different times come to the same end.
+        """
+        over = self._simulation.clock.time >= self._simulation.deadline_s
+        if self._what == "broadcast" and self._root is not None:
+            over = self._parts[self._root].knows_of_stop
+        for member, part in self._parts.items():
+            part.stop = over and (self._what != "reduce" or member is self._root)
+
+    def _deliver(self, result: Any) -> None:
+        for member in self._group:
+            reduced_elsewhere = self._what == "reduce" and member is not self._root
+            self._parts[member].resolve(None if reduced_elsewhere else result)
+
+
+def total(bodies: list[Body]) -> Body:
+    """The sum of what the members of a collective bring; None brings nothing."""
+    given = [body for body in bodies if body is not None]
+    first = given[0]
+    if isinstance(first, Gradient):
+        return union([body for body in given if isinstance(body, Gradient)])
+    return add_up([body for body in given if isinstance(body, Tensor)])
+
+
+__all__ = ["Collectives"]

@@ -1,0 +1,148 @@
+"""What follows a run in virtual time: the model as it stands, its evaluations, progress reports and sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ownpace.core.contract import events
+from ownpace.core.contract.errors import OwnpaceError
+from ownpace.core.learning.flat import Buffers
+from ownpace.core.learning.task import Score
+from ownpace.engines.job import Job, OnProgress, ProgressReport
+from ownpace.engines.ledger import EvaluationMarks, Ledger, UpdateTotals, sums_of
+from ownpace.engines.virtual.awaitables import VirtualGradient
+from ownpace.engines.virtual.nodes import VirtualServer, VirtualWorker
+from ownpace.engines.virtual.simulation import Simulation, Updated
+
+_TICKS = 200
+"""How often, at most, a run of known length reports its progress."""
+
+
+class Model:
+    """The model that is evaluated and saved: the servers' shards, or the replica that was updated last."""
+
+    def __init__(
+        self, simulation: Simulation, workers: Sequence[VirtualWorker], servers: Sequence[VirtualServer]
+    ) -> None:
+        self._learning = simulation.learning
+        self._workers = workers
+        self._servers = servers
+        self.latest: Updated = workers[0]
+
+    def version(self, updates: int) -> int:
+        """Changes with every update of any part of it."""
+        return sum(server.progress.version for server in self._servers) or updates
+
+    def score(self) -> Score | None:
+        """How good it is; None where there is nothing to evaluate."""
+        return self._learning.score(self._values(), self._buffers())
+
+    def export(self) -> dict[str, Tensor]:
+        """By names, ready to be saved."""
+        return self._learning.export(self._values(), self._buffers())
+
+    def _values(self) -> Tensor:
+        if self._servers:
+            return torch.cat([server.parameters.values for server in self._servers])
+        return self.latest.parameters.values
+
+    def _buffers(self) -> list[Buffers]:
+        return [worker.buffers for worker in self._workers]
+
+
+class Ticks:
+    """Reports of progress, now and then."""
+
+    def __init__(self, job: Job, on_progress: OnProgress | None) -> None:
+        self._on_progress = on_progress
+        self._every = max(1, (job.samples or 100 * len(job.task.train_samples())) // _TICKS)
+        self.next = math.inf if on_progress is None else 0
+        """After how many samples the next one is due."""
+
+    def tick(self, samples: int, t: float) -> None:
+        """Report, if it is time."""
+        if samples >= self.next and self._on_progress is not None:
+            self.next = samples + self._every
+            self._on_progress(ProgressReport(samples, t))
+
+
+class Monitor:
+    """Hears of every update: sums them up, evaluates the model, and ends training when the budget is spent."""
+
+    def __init__(
+        self, simulation: Simulation, workers: Sequence[VirtualWorker], model: Model, on_progress: OnProgress | None
+    ) -> None:
+        job = simulation.job
+        self._simulation = simulation
+        self._workers = workers
+        self._model = model
+        self._ledger = Ledger(simulation.emit, job.target, stop_at_target=job.stop_at_target)
+        self._budget = job.samples or math.inf
+        self._ticks = Ticks(job, on_progress)
+        self._evaluations = EvaluationMarks(math.inf if job.timing_only else job.evaluations_every)
+        self._evaluated_version: int | None = None
+        self._next_mark = min(self._ticks.next, self._evaluations.next)
+        self._sums: events.Sums | None = None
+        self.totals = UpdateTotals()
+
+    def updated(self, whose: Updated, samples: int, staleness: int) -> None:
+        """A node made an update. Of replicas, the first to make it counts; of servers, the first."""
+        simulation, totals, progress = self._simulation, self.totals, whose.progress
+        first_shard = whose.shard.index == 0
+        version, total_samples = progress.version, progress.samples
+        if first_shard and version <= totals.updates:
+            return
+        now = simulation.clock.time
+        if simulation.detail:
+            simulation.emit(events.Update(now, whose.name, version, samples, total_samples, staleness))
+        if first_shard:
+            self._model.latest = whose
+            totals.add(now, version, total_samples, staleness)
+            if total_samples >= self._next_mark:
+                self._passed_mark(total_samples)
+            # After the evaluation: the sums are taken of a run whose last mark has been evaluated.
+            if total_samples >= self._budget:
+                self.training_ends()
+
+    def training_ends(self) -> None:
+        """The budget is spent: take the sums. What nodes still have in flight they bring to its end."""
+        if self._sums is None:
+            self._simulation.deadline_s = self._simulation.clock.time
+            self._sums = self._sum_up()
+
+    def evaluate(self) -> None:
+        """Evaluate the model, unless that has been done since its last update."""
+        version = self._model.version(self.totals.updates)
+        if self._evaluated_version == version:
+            return
+        self._evaluated_version = version
+        score = self._model.score()
+        if score is None:
+            return
+        now, totals = self._simulation.clock.time, self.totals
+        if self._ledger.evaluated(score, now, totals.samples, totals.updates):
+            self.training_ends()
+
+    def end(self, error: OwnpaceError | None) -> None:
+        """Write the last record."""
+        self._ledger.end(self._simulation.clock.time, error, self._sums or self._sum_up())
+
+    def _passed_mark(self, samples: int) -> None:
+        self._ticks.tick(samples, self._simulation.clock.time)
+        if self._evaluations.passed(samples):
+            self.evaluate()
+        self._next_mark = min(self._ticks.next, self._evaluations.next)
+
+    def _sum_up(self) -> events.Sums:
+        clock = self._simulation.clock
+        now = clock.time
+        begun_s = {id(e.worker): max(0.0, now - e.start) for e in clock.scheduled() if isinstance(e, VirtualGradient)}
+        workers = {worker.name: worker.tally(begun_s.get(id(worker), 0.0)) for worker in self._workers}
+        return sums_of(self.totals, now, self._simulation.job.fleet.limit_samples_per_s(now), workers)
+
+
+__all__ = ["Model", "Monitor"]

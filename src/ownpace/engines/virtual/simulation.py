@@ -1,0 +1,76 @@
+"""What all nodes of a run share: the clock, the network's latency, the model and the data they learn with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ownpace.core.contract import events
+from ownpace.core.contract.values import Parameters, Shard
+from ownpace.core.learning.sampling import make_sampler
+from ownpace.engines.job import Job
+from ownpace.engines.learning import RealLearning
+from ownpace.engines.progress import Progress
+from ownpace.engines.roster import Roster
+from ownpace.engines.virtual.clock import Clock
+from ownpace.engines.virtual.replica import Learning, TimingOnly
+
+_NO_INDICES = torch.empty(0, dtype=torch.int64)
+
+
+class Updated(Protocol):
+    """A node that has just made an update."""
+
+    name: str
+    shard: Shard
+    progress: Progress
+
+    @property
+    def parameters(self) -> Parameters:
+        """As they are now."""
+
+
+OnUpdate = Callable[[Updated, int, int], None]
+"""Hears of every update: whose it was, the samples of the gradient, and its staleness."""
+
+
+class Simulation:
+    """The surroundings of a node. Nodes know this and each other's addresses, and nothing of the run around them."""
+
+    roster: Roster
+    """Set once there are nodes: they are its members."""
+    on_update: OnUpdate
+    """Set once there is something that follows the run."""
+
+    def __init__(self, job: Job, emit: events.Emit) -> None:
+        self.job = job
+        self.emit = emit
+        self.detail = job.detail
+        self.real = not job.timing_only
+        """Whether there are gradients, or only times."""
+        self.clock = Clock()
+        self.latency_s = job.fleet.network.latency_s
+        self.deadline_s = math.inf if job.seconds is None else job.seconds
+        """When training is over: at the limit of time, or when the budget of samples was spent."""
+        self.learning: Learning = (
+            TimingOnly(job.task) if job.timing_only else RealLearning(job.task, torch.device(job.device), job.autocast)
+        )
+        self.sampler = (
+            None
+            if job.timing_only
+            else make_sampler(job.sampling, len(job.task.train_samples()), len(job.fleet.workers), job.seed)
+        )
+        self.optimizer = cache(partial(self.learning.optimizer, job.optimizer))
+        """The optimizer of a shard, made once for all nodes that hold it."""
+
+    def draw(self, rank: int, samples: int) -> Tensor:
+        """The indices of the next samples for a worker."""
+        return _NO_INDICES if self.sampler is None else self.sampler.draw(rank, samples)
+
+
+__all__ = ["OnUpdate", "Simulation", "Updated"]

@@ -1,0 +1,14 @@
+"""One run from its description to its files: what the command line and `ownpace.train` both do.
+
+config        the description of a run, in the words that users use; with the help of each field
+names         from names to algorithms, tasks and optimizers, and back
+config_file   the description as JSON, and read again
+folder        the files of one run
+execution     the description carried out: `execute`, and `train` in one call
+"""
+
+from ownpace.run.config import CONFIG, Config
+from ownpace.run.execution import Result, execute, train
+from ownpace.run.folder import EVENTS, MODEL, SUMMARY, RunFolder
+
+__all__ = ["CONFIG", "EVENTS", "MODEL", "SUMMARY", "Config", "Result", "RunFolder", "execute", "train"]

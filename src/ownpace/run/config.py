@@ -1,0 +1,265 @@
+"""The description of a run. The command line, `ownpace.train` and the file in a run's folder all come from `Config`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from ownpace.algorithms import ALGORITHMS, DEFAULT
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.learning.optimizer import ELEMENTWISE, Build, OptimizerSpec
+from ownpace.core.learning.sampling import Sampling
+from ownpace.core.learning.schedule import Schedule, ScheduleShape
+from ownpace.core.learning.task import Task
+from ownpace.core.settings import choices, describe_type, fits, positive, values_of
+from ownpace.engines import Job, num_ranks
+from ownpace.engines.job import Evaluate, Precision
+from ownpace.fleet import PRESETS, Fleet, read_fleet
+from ownpace.run import config_file
+from ownpace.run.names import algorithm_of, label, optimizer_of, task_of
+from ownpace.tasks import TASKS
+
+CONFIG = "config.json"
+DEFAULT_EPOCHS = 20
+MOST_SAMPLES = 10**15
+RUN, LEARN, STOP, WRITE = "What to run", "How to learn", "When to stop", "What to write"
+Engine = Literal["virtual", "process"]
+
+
+@dataclass(frozen=True)
+class Help:
+    """One field of a run's description, in a sentence, and how the command line offers it."""
+
+    text: str
+    panel: str
+    """The heading that it stands under."""
+    option: str | None = None
+    """Names of the option, if they are not the field's: `-p/--parameter`."""
+    metavar: str | None = None
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run, complete, in the words that users use. It is saved next to the results.
+
+    Where the command line takes a name, Python also takes the thing itself: an Algorithm, a Task, a Fleet, or a
+    function that makes a torch optimizer of parameters (which then has lr and the rest its own way).
+
+    To add an option to all of these, add a field here.
+    """
+
+    algorithm: Annotated[str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, or module:Class.", RUN)] = DEFAULT
+    parameters: Annotated[
+        Mapping[str, object], Help("Parameters of the algorithm.", RUN, "-p/--parameter", "NAME=VALUE")
+    ] = field(default_factory=dict)
+    task: Annotated[str | Task, Help(f"What to train: {_names(TASKS)}, or module:Class.", RUN)] = "digits"
+    task_parameters: Annotated[
+        Mapping[str, object], Help("Parameters of the task.", RUN, "-t/--task-parameter", "NAME=VALUE")
+    ] = field(default_factory=dict)
+    model: Annotated[str | None, Help("One of the task's models (default: its first).", RUN)] = None
+    fleet: Annotated[
+        str | Fleet | None,
+        Help(
+            f"A preset ({_names(PRESETS)}), relative paces (4,2,1,1; 1 is 1000 samples/s), x4 for four workers at full "
+            "speed, or a .toml file (default: 4,2,1,1; under torchrun, its processes at full speed).",
+            RUN,
+        ),
+    ] = None
+    engine: Annotated[
+        Engine | None,
+        Help(
+            "Simulate the run in virtual time, or run it on processes (default: virtual; under torchrun, process).", RUN
+        ),
+    ] = None
+    seed: Annotated[int, Help("In virtual time, the same seed gives the same run, byte for byte.", RUN)] = 0
+    timing_only: Annotated[bool, Help("Simulate time alone, without gradients.", RUN)] = False
+    device: Annotated[str, Help("Where gradients are computed: cpu, cuda, cuda:1 …", RUN)] = "cpu"
+    precision: Annotated[Precision, Help("The number format of forward passes (autocast).", RUN)] = "float32"
+    cuda_graphs: Annotated[
+        bool,
+        Help("On a GPU, record each gradient once and replay it; every forward pass must do the same.", RUN),
+    ] = False
+
+    batch_size: Annotated[int, Help("Samples of each worker per update.", LEARN)] = 32
+    micro_batch: Annotated[int | None, Help("Samples per gradient computation (default: all).", LEARN)] = None
+    optimizer: Annotated[str | Build, Help(f"The optimizer: {_names(ELEMENTWISE)}.", LEARN)] = "sgd"
+    lr: Annotated[float, Help("Learning rate.", LEARN)] = 0.05
+    momentum: Annotated[float, Help("Momentum (sgd, rmsprop).", LEARN)] = 0.0
+    weight_decay: Annotated[float, Help("Weight decay.", LEARN)] = 0.0
+    schedule: Annotated[ScheduleShape, Help("How the learning rate changes over the samples.", LEARN)] = "constant"
+    warmup_samples: Annotated[int, Help("Raise the learning rate linearly over this many samples.", LEARN)] = 0
+    sampling: Annotated[
+        Sampling,
+        Help("Draw samples from a shared queue, with replacement, or from a share for each worker.", LEARN),
+    ] = "queue"
+
+    samples: Annotated[int | None, Help("Stop after this many samples.", STOP)] = None
+    epochs: Annotated[
+        float | None, Help(f"Stop after this many epochs (default: {DEFAULT_EPOCHS}, if nothing else ends it).", STOP)
+    ] = None
+    seconds: Annotated[float | None, Help("Stop after this many seconds of the engine's clock.", STOP)] = None
+    target: Annotated[float | None, Help("The test accuracy to time, as in 0.95.", STOP)] = None
+    stop_at_target: Annotated[bool, Help("Stop as soon as the target is reached.", STOP)] = False
+    eval_every: Annotated[int | None, Help("Samples between evaluations (default: at most 40 in a run).", STOP)] = None
+    evaluate: Annotated[
+        Evaluate,
+        Help("On processes: evaluate the model during the run, or keep snapshots and evaluate them after it.", STOP),
+    ] = "during"
+
+    detail: Annotated[
+        bool, Help("Record each computation, transfer and wait, not only evaluations and sums.", WRITE)
+    ] = True
+    log_files: Annotated[bool, Help("On processes: write one log file per node into the run's folder.", WRITE)] = False
+
+    def __post_init__(self) -> None:
+        for name, hint in _hints().items():
+            _check(name, getattr(self, name), hint)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Config:
+        """The configuration in a file, or in the folder of a run.
+
+        Raises:
+            InputError: The file cannot be read, or something in it cannot be used.
+        """
+        path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
+        make: Callable[..., Config] = cls
+        content = config_file.read(path, list(_hints()))
+        try:
+            return make(**content)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write a file that `load` reads."""
+        Path(path).write_text(config_file.to_text(values_of(self)), encoding="utf-8")
+
+    def override(self, **changes: object) -> Config:
+        """The same but for these fields.
+
+        What belongs to an earlier value goes with it: a new algorithm or task drops the parameters (and model) of the
+        old one, and samples and epochs replace each other. Parameters are added to those there are.
+        """
+        kept = values_of(self)
+        for name, belongings in (
+            ("algorithm", {"parameters": {}}),
+            ("task", {"task_parameters": {}, "model": None}),
+            ("samples", {"epochs": None}),
+            ("epochs", {"samples": None}),
+        ):
+            if name in changes and changes[name] != kept[name]:
+                kept |= belongings
+        for name in ("parameters", "task_parameters"):
+            given, earlier = changes.get(name), kept[name]
+            if isinstance(given, Mapping) and isinstance(earlier, Mapping):
+                changes[name] = {**earlier, **given}
+        make: Callable[..., Config] = type(self)
+        return make(**{**kept, **changes})
+
+    def job(self, out: Path | None = None) -> Job:
+        """The same with names turned into things, checked. `out` is the run's folder, if it has one.
+
+        Raises:
+            InputError: A name is unknown or a value cannot be used.
+        """
+        if self.log_files and out is None:
+            raise InputError("log_files needs a folder to write to; name it with out, or leave log_files out")
+        task = task_of(self.task, self.model, self.task_parameters)
+        fleet = self.fleet if isinstance(self.fleet, Fleet) else read_fleet(self.fleet or default_fleet())
+        same: dict[str, Any] = {name: getattr(self, name) for name in shared_with_job()}
+        return Job(
+            **same,
+            algorithm=algorithm_of(self.algorithm, self.parameters),
+            task=task,
+            fleet=fleet,
+            optimizer=self._optimizer(),
+            samples=self._num_samples(task),
+            labels={"algorithm": label(self.algorithm), "task": label(self.task), "model": task.model_name},
+            log_folder=out / "logs" if self.log_files and out is not None else None,
+        )
+
+    def resolved(self, job: Job) -> Config:
+        """The same with every name and default spelled out, as its job has them."""
+        named: dict[str, Any] = {}
+        if isinstance(self.algorithm, str) and is_dataclass(job.algorithm):
+            named["parameters"] = values_of(job.algorithm)
+        if isinstance(self.task, str) and is_dataclass(job.task):
+            values = values_of(job.task)
+            named["model"] = values.pop("model_name") if job.task.models else None
+            named["task_parameters"] = values
+        epochs = self.epochs if job.samples is None else None
+        return replace(self, engine=self.engine_name, fleet=job.fleet, samples=job.samples, epochs=epochs, **named)
+
+    @property
+    def engine_name(self) -> Engine:
+        """The engine that runs this."""
+        return self.engine or ("virtual" if num_ranks() is None else "process")
+
+    def _optimizer(self) -> OptimizerSpec:
+        optimizer = optimizer_of(self.optimizer)
+        return OptimizerSpec(
+            name=optimizer if isinstance(optimizer, str) else "sgd",
+            custom=None if isinstance(optimizer, str) else optimizer,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            schedule=Schedule(shape=self.schedule, warmup_samples=self.warmup_samples),
+        )
+
+    def _num_samples(self, task: Task) -> int | None:
+        if self.samples is not None and self.epochs is not None:
+            raise InputError(f"samples is {self.samples} and epochs is {self.epochs}; give one of them")
+        positive(epochs=self.epochs)
+        if self.samples is not None or (self.epochs is None and self.seconds is not None):
+            return self.samples
+        epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
+        samples = round(min(epochs * len(task.train_samples()), MOST_SAMPLES))
+        if not 0 < samples < MOST_SAMPLES:
+            raise InputError(f"epochs is {epochs}, which makes {samples:,} samples; choose another number")
+        return samples
+
+
+def help_of(name: str) -> Help:
+    """The help of a field."""
+    found = get_type_hints(Config, include_extras=True)[name].__metadata__[0]
+    assert isinstance(found, Help)
+    return found
+
+
+def default_fleet() -> str:
+    """The fleet that is meant when none is named."""
+    ranks = num_ranks()
+    return "4,2,1,1" if ranks is None else f"x{ranks}"
+
+
+@cache
+def shared_with_job() -> tuple[str, ...]:
+    """The fields that `Job` has under the same name and with the same meaning: those that need no resolving."""
+    resolved = {"algorithm", "task", "fleet", "optimizer", "samples"}
+    return tuple(field.name for field in fields(Job) if field.name in _hints() and field.name not in resolved)
+
+
+@cache
+def _hints() -> dict[str, object]:
+    """Each field's type."""
+    return get_type_hints(Config)
+
+
+def _check(name: str, value: object, hint: object) -> None:
+    if fits(value, hint):
+        return
+    if isinstance(value, type):
+        raise InputError(f"{name} is the class {value.__name__}; give an instance: {name}={value.__name__}(…)")
+    known = choices(hint)
+    if known and isinstance(value, str):
+        raise unknown(name, value, known)
+    example = ', as in fleet="4,2,1,1"' if name == "fleet" else ""
+    raise InputError(f"{name} is {value!r}; it must be {describe_type(hint)}{example}")

@@ -1,0 +1,103 @@
+"""The description of a run as a JSON file, and read again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.learning.task import Task
+from ownpace.core.version import __version__
+from ownpace.fleet import Fleet, fleet_from
+from ownpace.run.names import CannotBeNamedError, name_of, recipe_of
+
+FORMAT = 1
+_OBJECT, _WHY = "object", "cannot_be_saved_because"
+_logger = logging.getLogger(__name__)
+
+
+def to_text(fields: Mapping[str, object]) -> str:
+    """The fields of a `Config` as JSON. Things of the user's own become names, where there is one to import them by."""
+    content = {"format": FORMAT, "ownpace": __version__, **fields}
+    algorithm, task, fleet, optimizer = (fields[name] for name in ("algorithm", "task", "fleet", "optimizer"))
+    if isinstance(algorithm, Algorithm):
+        content.update(_or_reason("algorithm", algorithm, lambda: _algorithm(algorithm)))
+    if isinstance(task, Task):
+        content.update(_or_reason("task", task, lambda: _task(task)))
+    if isinstance(fleet, Fleet):
+        content["fleet"] = asdict(fleet)
+    if not isinstance(optimizer, str):
+        content.update(_or_reason("optimizer", optimizer, lambda: {"optimizer": name_of(optimizer)}))
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _algorithm(algorithm: Algorithm) -> dict[str, object]:
+    name, parameters = recipe_of(algorithm)
+    return {"algorithm": name, "parameters": parameters}
+
+
+def _task(task: Task) -> dict[str, object]:
+    name, parameters = recipe_of(task)
+    model = parameters.pop("model_name") if task.models else None
+    return {"task": name, "task_parameters": parameters, "model": model}
+
+
+def _or_reason(name: str, thing: object, named: Callable[[], dict[str, object]]) -> dict[str, object]:
+    try:
+        return named()
+    except CannotBeNamedError as error:
+        return {name: {_OBJECT: repr(thing), _WHY: str(error)}}
+
+
+def read(path: Path, known: Collection[str]) -> dict[str, object]:
+    """The fields in a file that `to_text` wrote, or that was written by hand; those left out keep their defaults.
+
+    Raises:
+        InputError: The file cannot be read, is no such file, or holds something that cannot be made again.
+    """
+    fields = _content(path)
+    for name in fields:
+        if name not in known:
+            raise unknown(f"key in {path}:", name, known)
+    for name in ("algorithm", "task", "optimizer"):
+        value = fields.get(name)
+        if isinstance(value, Mapping):
+            raise InputError(
+                f"{path}: the {name} was {value.get(_OBJECT)}, which cannot be made again: {value.get(_WHY)}; "
+                f"give another {name}, or run it from Python"
+            )
+    fleet = fields.get("fleet")
+    if isinstance(fleet, Mapping):
+        try:
+            fields["fleet"] = fleet_from(fleet)
+        except InputError as error:
+            raise InputError(f"{path}: fleet: {error}") from None
+    return fields
+
+
+def _content(path: Path) -> dict[str, object]:
+    """The fields as they stand in the file, its head checked and taken off."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}; give the config.json of a run") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}; give the config.json of a run") from None
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise InputError(f"{path} is not JSON: {error}; give the config.json of a run") from None
+    if not isinstance(content, dict) or "format" not in content:
+        raise InputError(f'{path} does not describe a run: it has no "format"; give the config.json of a run')
+    if (given := content.pop("format")) != FORMAT:
+        raise InputError(
+            f"{path} has format {given!r}, but this is ownpace {__version__}, which reads format {FORMAT}; "
+            f"it was written by ownpace {content.get('ownpace', '(unknown)')}: use that version, or write it anew"
+        )
+    if (version := content.pop("ownpace", __version__)) != __version__:
+        _logger.warning(
+            "%s was written by ownpace %s; this is %s, which may run it differently", path, version, __version__
+        )
+    return content

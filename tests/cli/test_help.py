@@ -1,0 +1,62 @@
+"""`--help`, which must be readable in 80 columns."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from ownpace.run import Config
+from ownpace.run.config import help_of
+
+COMMANDS = ["", "train", "compare", "list"]
+
+
+def words_of(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_line_is_too_long_and_nothing_is_cut(ownpace, monkeypatch, command, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, err = ownpace(f"{command} --help")
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= columns
+    for unwanted in ("<bool>", "<str>", "<int>", "│", "None"):
+        assert unwanted not in out
+    assert not any(line.endswith(("…", " ")) for line in out.splitlines() if "cuda:1 …" not in line)
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_every_field_is_an_option_with_its_help(ownpace, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = ownpace(f"{command} --help")
+    for field in fields(Config):
+        about = help_of(field.name)
+        names = about.option.split("/") if about.option else [f"--{field.name.replace('_', '-')}"]
+        assert all(name in out for name in names), names
+        if (command, field.name) != ("compare", "parameters"):
+            assert about.text in words_of(out)
+
+
+def test_values_and_defaults_are_shown(ownpace, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = ownpace("train --help")
+    assert "  -p, --parameter NAME=VALUE\n" in out
+    assert "  --sampling queue|iid|shards\n" in out
+    assert "  --batch-size N        Samples of each worker per update. [default: 32]\n" in out
+    assert "  --timing-only         Simulate time alone, without gradients.\n" in out
+    assert "--no-timing-only" not in out
+    assert "  --detail, --no-detail " in out
+    _, out, _ = ownpace("compare --help")
+    assert "  --algorithm, --algorithms NAMES\n" in out
+    assert "  -p, --parameter [ALGORITHM.]NAME=VALUE\n" in out
+    assert "[default: sync,balanced,abs,pace]" in words_of(out)
+
+
+def test_the_first_page_names_commands_and_exit_codes(ownpace):
+    _, out, _ = ownpace("")
+    assert out == ownpace("--help")[1]
+    for word in ("train", "compare", "list", "--version", "Show the version.", "Exit codes: 0 done"):
+        assert word in out

@@ -1,0 +1,89 @@
+"""Control messages: each comes back as what it was, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ownpace.core.contract.errors import BY_CODE, DivergenceError, NodeFailed, WireError
+from ownpace.engines.ledger import UpdateTotals
+from ownpace.engines.process.talk import control
+from ownpace.engines.process.talk.control import Failed, Hello, Report, Snapshot, WorkDone, from_record, to_record
+
+EXAMPLES = [
+    Hello({"model": "12 parameters"}),
+    control.Welcome(),
+    control.Refuse("the ranks do not fit together"),
+    control.ClockRequest(),
+    control.ClockAnswer(12.5),
+    control.Prepared(),
+    control.Start(3.25),
+    Report(1.5, UpdateTotals(3, 96, 1, 1, 1.25, True), WorkDone(96, 1.0, 0.0, None, [[0.0, 0.5]]), ['{"kind":"x"}']),
+    Snapshot(1.0, 32, 1, 0, final=True),
+    control.WorkerBuffers(),
+    control.Stop(),
+    control.Pull(),
+    control.Pulled(1, 7),
+    control.Ended("abc"),
+    control.Release(),
+    control.Goodbye(["{}"]),
+    Failed("diverged", "the loss is nan"),
+    control.GiveUp("machine-died", "worker-1 is gone"),
+]
+
+
+def test_there_is_an_example_of_every_kind():
+    assert {type(example) for example in EXAMPLES} == set(control.KINDS.values())
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
+def test_what_is_sent_comes_through_json(example):
+    assert from_record(json.loads(json.dumps(to_record(example)))) == example
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({}, "unknown kind None"),
+        ({"kind": "Party"}, "unknown kind 'Party'"),
+        ({"kind": "Start"}, r"fields \[\] instead of \['zero_s'\]"),
+        ({"kind": "Start", "zero_s": 1.0, "more": 2}, "fields"),
+        ({"kind": "Start", "zero_s": "soon"}, "zero_s is 'soon'"),
+        ({"kind": "Start", "zero_s": None}, "zero_s is None"),
+        ({"kind": "Pulled", "shard": True, "version": 1}, "shard is True"),
+        ({"kind": "Ended", "digest": 3}, "digest is 3"),
+        ({"kind": "Report", "now_s": 0.0, "totals": {}, "work": {}, "events": []}, "UpdateTotals came with the fields"),
+        ({"kind": "Report", "now_s": 0.0, "totals": [], "work": {}, "events": []}, "came"),
+    ],
+)
+def test_what_is_none_of_them_is_refused(record, words):
+    with pytest.raises(WireError, match=words):
+        from_record(record)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=4))
+def test_no_value_in_a_field_breaks_the_reader(value):
+    for example in EXAMPLES:
+        for field in to_record(example):
+            try:
+                from_record({**to_record(example), field: value})
+            except WireError:
+                continue
+
+
+@pytest.mark.parametrize("code", BY_CODE)
+def test_an_error_travels_by_its_code(code):
+    error = BY_CODE[code]("what happened")
+    came = Failed.of("worker-1", error).error
+    assert (type(came), str(came)) == (type(error), "what happened")
+
+
+def test_what_is_not_ours_says_where_it_happened():
+    came = Failed.of("worker-1", ValueError("my own")).error
+    assert isinstance(came, NodeFailed)
+    assert str(came) == "worker-1: ValueError: my own"
+    assert isinstance(Failed("unheard-of", "?").error, NodeFailed)
+    assert isinstance(Failed.of("x", DivergenceError("nan")).error, DivergenceError)

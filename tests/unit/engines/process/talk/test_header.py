@@ -1,0 +1,76 @@
+"""Headers of sums: members write into places of their own, the headers are added up, and everything is there again."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ownpace.core.contract.values import Contribution, Gradient
+from ownpace.engines.process.talk.header import SumHeader, checksum
+
+small = st.integers(0, 1000)
+seconds = st.floats(0, 1000)
+members = st.lists(st.tuples(small, seconds, small, small, st.booleans()), min_size=1, max_size=5)
+
+
+def summed(headers: list[list[float]]) -> list[float]:
+    return [math.fsum(column) for column in zip(*headers, strict=True)]
+
+
+def gradient(samples: int, took: float, *versions: int, **notes: float) -> Gradient:
+    return Gradient(torch.zeros(1), samples, versions, 0.5 * samples, took, notes)
+
+
+@given(members)
+def test_every_member_is_found_in_the_sum(given_members):
+    headers = [SumHeader(member, len(given_members), 2, 1) for member in range(len(given_members))]
+    written = [
+        header.write(gradient(samples, took, low, high, square=took), stop, took, [0.1 * (number + 1)])
+        for number, (header, (samples, took, low, high, stop)) in enumerate(zip(headers, given_members, strict=True))
+    ]
+    said = headers[0].read(summed(written), {"square": 0.0})
+    counts = [samples for samples, *_ in given_members]
+    times = [took for _, took, *_ in given_members]
+    assert said.samples == sum(counts)
+    assert said.contributions == tuple(Contribution(*pair) for pair in zip(counts, times, strict=True))
+    assert said.versions == (min(low for _, _, low, _, _ in given_members), min(high for *_, high, _ in given_members))
+    assert said.seconds == pytest.approx(sum(times))
+    assert said.loss == pytest.approx(0.5 * sum(counts))
+    assert said.notes == {"square": pytest.approx(sum(times))}
+    assert said.stop == any(stop for *_, stop in given_members)
+    assert said.last_came_s == max(times)
+    assert said.rates == (0.1,)  # of the first member, for all
+
+
+def test_a_member_without_a_gradient_adds_nothing():
+    headers = [SumHeader(member, 2, 1, 0) for member in range(2)]
+    written = [headers[0].write(None, False, 3.0, ()), headers[1].write(gradient(4, 0.5, 7), False, 1.0, ())]
+    said = headers[0].read(summed(written), {})
+    assert (said.samples, said.versions, said.last_came_s) == (4, (7,), 3.0)
+    assert said.contributions == (Contribution(0, 0.0), Contribution(4, 0.5))
+
+
+def test_notes_with_other_names_are_not_mixed_up():
+    headers = [SumHeader(member, 2, 1, 0) for member in range(2)]
+    written = [
+        header.write(gradient(1, 0.1, 0, **notes), False, 0.0, ())
+        for header, notes in zip(headers, ({"norm": 1.0}, {"square": 2.0}), strict=True)
+    ]
+    with pytest.raises(ValueError, match="noted different things"):
+        headers[0].read(summed(written), {"norm": 1.0})
+
+
+def test_too_many_notes_are_refused():
+    header = SumHeader(0, 1, 1, 0)
+    with pytest.raises(ValueError, match="at most 34 can travel"):
+        header.write(gradient(1, 0.1, 0, **{f"n{i}": 1.0 for i in range(35)}), False, 0.0, ())
+
+
+@given(st.dictionaries(st.text(max_size=5), st.just(0.0), min_size=1, max_size=5))
+def test_checksums_survive_single_precision(notes):
+    assert checksum(notes) == float(torch.tensor(checksum(notes), dtype=torch.float32)) > 0
+    assert checksum(dict(reversed(notes.items()))) == checksum(notes)

@@ -1,0 +1,185 @@
+"""Mailboxes: messages come in order and whole, from peers that know the run's key and from no one else."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+import zmq
+
+from ownpace.core.contract.errors import InputError, MachineDied
+from ownpace.core.contract.values import Shard
+from ownpace.engines.process.talk import shared_memory
+from ownpace.engines.process.talk.control import Stop
+from ownpace.engines.process.talk.mailbox import Mailbox, RunKey
+from ownpace.engines.process.talk.wire import Limits, Packet, pack, unpack
+
+SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12))
+
+
+class Mailboxes:
+    """Some mailboxes of one process, which find each other."""
+
+    def __init__(self) -> None:
+        self._mailboxes: dict[str, Mailbox] = {}
+
+    def open(self, name: str, key: RunKey, timeout_s: float = 5) -> Mailbox:
+        self._mailboxes[name] = Mailbox(
+            name, "127.0.0.1", key, lambda to: self._mailboxes[to].contact, timeout_s=timeout_s
+        )
+        return self._mailboxes[name]
+
+    def close(self) -> None:
+        for mailbox in self._mailboxes.values():
+            mailbox.close(now=True)
+
+
+@pytest.fixture
+def mailboxes():
+    opened = Mailboxes()
+    yield opened
+    opened.close()
+
+
+def test_messages_come_in_order_and_whole(mailboxes):
+    key = RunKey.new()
+    there, here = mailboxes.open("there", key), mailboxes.open("here", key)
+    number, large = 2000, torch.randn(5 << 20)  # 20 MiB
+    limits = Limits(SHARDS, large.numel())
+
+    def write() -> None:
+        for count in range(number):
+            there.send("here", Packet(samples=count, control=Stop()))
+        there.send("here", Packet(large))
+        there.send("here", Packet(stop=True))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    came = []
+    while not came or not came[-1].stop:
+        arrived = here.receive(10)
+        assert arrived is not None
+        assert arrived[0] == "there"
+        came.append(unpack(arrived[1], limits))
+    writer.join()
+    assert [packet.samples for packet in came[:number]] == list(range(number))
+    assert torch.equal(came[number].body, large)
+    assert len(came) == number + 2
+    assert not here.waiting
+    here.send("there", Packet(samples=1))
+    name, frames = there.receive(10)
+    assert (name, unpack(frames, limits).samples) == ("here", 1)
+
+
+def test_nothing_comes_where_nothing_was_sent(mailboxes):
+    mailbox = mailboxes.open("here", RunKey.new())
+    assert mailbox.receive(0.01) is None
+    assert not mailbox.waiting
+
+
+def test_another_key_is_refused_at_once_and_can_be_closed(mailboxes):
+    here, stranger = mailboxes.open("here", RunKey("ours")), mailboxes.open("stranger", RunKey("theirs"), timeout_s=20)
+    begun = time.monotonic()
+    for _ in range(2):  # a second attempt finds nothing half open
+        with pytest.raises(InputError, match=r"here at tcp://127\.0\.0\.1:.* and stranger have different run keys"):
+            stranger.send("here", Packet())
+    assert time.monotonic() - begun < 5
+    assert here.receive(0.2) is None
+    begun = time.monotonic()
+    mailboxes.close()
+    assert time.monotonic() - begun < 5
+
+
+def test_who_does_not_answer_is_named(mailboxes):
+    key = RunKey("ours")
+    mailbox = Mailbox("here", "127.0.0.1", key, lambda to: "tcp://127.0.0.1:9", timeout_s=0.5)
+    try:
+        with pytest.raises(MachineDied, match=r"here cannot reach gone at tcp://127.0.0.1:9 within 0.5 s"):
+            mailbox.send("gone", Packet())
+    finally:
+        mailbox.close(now=True)
+
+
+@pytest.mark.parametrize("knows", ["nothing", "the server's key"])
+def test_strangers_get_nothing_through(mailboxes, knows):
+    key = RunKey("ours")
+    here, friend = mailboxes.open("here", key), mailboxes.open("friend", key)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.linger = 0
+        stranger.routing_id = b"friend"
+        if knows == "the server's key":
+            stranger.curve_serverkey = key.server_public
+            stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
+        stranger.connect(here.contact.partition(" ")[0])
+        stranger.send_multipart([b"W", *(bytes(frame) for frame in pack(Packet(stop=True)))])
+        assert here.receive(1) is None
+    friend.send("here", Packet())  # it is open, for those who may write
+    assert here.receive(5)[0] == "friend"
+
+
+def test_who_knows_the_key_needs_nothing_else(mailboxes):
+    """What the strangers above lack is the key alone."""
+    key = RunKey("ours")
+    here = mailboxes.open("here", RunKey("ours"))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as friend:
+        friend.linger = 0
+        friend.routing_id = b"friend"
+        friend.curve_serverkey = key.server_public
+        friend.curve_publickey, friend.curve_secretkey = key.client_public, key.client_secret
+        friend.connect(here.contact.partition(" ")[0])
+        friend.send_multipart([b"W", *(bytes(frame) for frame in pack(Packet(stop=True)))])
+        assert here.receive(5)[0] == "friend"
+
+
+def test_an_address_of_another_machine_cannot_be_listened_on():
+    with pytest.raises(InputError, match=r"here cannot listen on 192\.0\.2\.1"):
+        Mailbox("here", "192.0.2.1", RunKey.new(), lambda to: "")
+
+
+def test_a_name_that_zeromq_does_not_take_is_refused_before_anything_is_opened():
+    with pytest.raises(InputError, match="has 300 bytes; use at most 255"):
+        Mailbox("x" * 300, "127.0.0.1", RunKey.new(), lambda to: "")
+
+
+def test_large_tensors_go_through_shared_memory_and_small_ones_do_not(monkeypatch):
+    """Between mailboxes that know each other to be on one host; every value comes through, again and again."""
+    key = RunKey.new()
+    mailboxes = {}
+    for name in ("here", "there"):
+        mailboxes[name] = Mailbox(name, "127.0.0.1", key, lambda to: mailboxes[to].contact)
+    put = []
+    original = shared_memory.Outgoing.put
+    monkeypatch.setattr(shared_memory.Outgoing, "put", lambda *given: put.append(original(*given)) or put[-1])
+    limits = Limits((Shard(0, 0, 1_000_000),), 1_000_000)
+    try:
+        for number in range(1, 6):
+            tensor = torch.full((200_000 * number,), float(number))  # it grows: new memory each time
+            for body in (tensor, tensor[:10]):
+                mailboxes["here"].send("there", Packet(body))
+                name, frames = mailboxes["there"].receive(5.0)
+                assert name == "here"
+                assert torch.equal(unpack(frames, limits).body, body)
+            mailboxes["there"].receive(0.0)  # what was read is taken now
+        assert [place is not None for place in put] == [True] * 5  # the small ones were not even tried
+    finally:
+        for mailbox in mailboxes.values():
+            mailbox.close(now=True)
+
+
+def test_what_is_not_taken_yet_is_not_overwritten():
+    key = RunKey.new()
+    mailboxes = {}
+    for name in ("here", "there"):
+        mailboxes[name] = Mailbox(name, "127.0.0.1", key, lambda to: mailboxes[to].contact)
+    limits = Limits((Shard(0, 0, 100_000),), 100_000)
+    try:
+        for number in range(4):  # only the first fits into the memory that they share
+            mailboxes["here"].send("there", Packet(torch.full((100_000,), float(number))))
+        for number in range(4):
+            _, frames = mailboxes["there"].receive(5.0)
+            assert unpack(frames, limits).body.eq(number).all()
+    finally:
+        for mailbox in mailboxes.values():
+            mailbox.close(now=True)

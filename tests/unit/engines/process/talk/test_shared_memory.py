@@ -1,0 +1,38 @@
+"""Memory that two processes share: what a message points to is checked before it is opened or read."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ownpace.core.contract.errors import SharedMemoryError
+from ownpace.engines.process.talk import shared_memory
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda place: b"", "none of ours"),
+        (lambda place: b"X" + place[1:], "none of ours"),
+        (lambda place: place[:40] + (1 << 40).to_bytes(8, "little"), "bytes are in memory of"),
+        (lambda place: place[:16] + (99_999).to_bytes(8, "little") + place[24:], "cannot be opened"),
+        (lambda place: place[:8] + (2**31 - 1).to_bytes(8, "little") + place[16:], "cannot be opened"),
+    ],
+)
+def test_a_place_that_does_not_exist_is_refused(change, message):
+    outgoing, incoming = shared_memory.Outgoing(), shared_memory.Incoming()
+    place = outgoing.put([memoryview(bytes(1000))])
+    with pytest.raises(SharedMemoryError, match=message):
+        incoming.get("liar", change(place))
+    assert bytes(incoming.get("friend", place).buffer) == bytes(1000)
+    outgoing.close()
+
+
+def test_memory_that_could_shrink_is_refused():
+    file = os.memfd_create("loose", os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, 4096)
+    place = shared_memory._PLACE.pack(b"OWNPLACE", os.getpid(), file, 1, 1, 100)
+    with pytest.raises(SharedMemoryError, match="could still shrink"):
+        shared_memory.Incoming().get("liar", place)
+    os.close(file)

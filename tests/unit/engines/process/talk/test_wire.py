@@ -1,0 +1,240 @@
+"""Messages on the wire: what is sent comes, and nothing else does."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+import torch
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ownpace.core.contract.errors import WireError
+from ownpace.core.contract.values import Gradient, Parameters, Shard
+from ownpace.engines.process.talk import wire
+from ownpace.engines.process.talk.control import Refuse, Stop
+from ownpace.engines.process.talk.wire import Limits, Packet, pack, unpack
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
+SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12), Shard(2, 12, 12))
+LIMITS = Limits(SHARDS, 12)
+
+whole = st.integers(0, 2**62)
+real = st.floats(allow_nan=False, width=64)
+dtypes = st.sampled_from(DTYPES)
+
+
+def values(numel: int, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers that differ, and that every type can hold."""
+    return (torch.arange(numel) % 97 - 48).to(dtype)
+
+
+def sent(packet: Packet) -> list[zmq.Frame]:
+    return [zmq.Frame(bytes(frame)) for frame in pack(packet)]
+
+
+def there(packet: Packet, limits: Limits = LIMITS) -> Packet:
+    return unpack(sent(packet), limits)
+
+
+# ---- what is sent comes ----
+
+
+noted = st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), real, max_size=6)
+
+
+@given(
+    dtypes,
+    st.sampled_from([12, 5, 7, 0]),
+    st.lists(whole, min_size=1, max_size=4),
+    noted,
+    noted,
+    st.lists(real, max_size=4),
+    st.integers(0, 9),
+    real,
+)
+def test_gradients(dtype, numel, versions, notes, own_notes, rates, samples, seconds):
+    gradient = Gradient(values(numel, dtype), samples, tuple(versions), 0.5, seconds, own_notes)
+    came = there(Packet(gradient, notes, 7, True, 1.25, tuple(rates), 3))
+    assert (came.notes, came.samples, came.stop, came.sent_s) == (notes, 7, True, 1.25)
+    assert (came.rates, came.generation, came.control) == (tuple(rates), 3, None)
+    body = came.body
+    assert isinstance(body, Gradient)
+    assert (body.samples, body.versions, body.loss, body.seconds) == (samples, tuple(versions), 0.5, seconds)
+    assert body.total.dtype == dtype
+    assert torch.equal(body.total, gradient.total)
+    assert body.notes == own_notes
+
+
+@given(noted)
+def test_notes_need_no_body(notes):
+    came = there(Packet(notes=notes))
+    assert (came.body, came.notes) == (None, notes)
+
+
+def test_the_loss_of_a_gradient_may_be_missing_and_may_be_a_tensor():
+    assert math.isnan(there(Packet(Gradient(values(12, torch.float32), 3, (0,)))).body.loss)
+    assert there(Packet(Gradient(values(12, torch.float32), 3, (0,), torch.tensor(0.5)))).body.loss == 0.5
+
+
+@given(dtypes, st.sampled_from(SHARDS), whole, st.lists(real, max_size=4), real)
+def test_parameters(dtype, shard, version, rates, sent_s):
+    parameters = Parameters(values(shard.stop - shard.start, dtype), version, shard)
+    came = there(Packet(parameters, sent_s=sent_s, rates=tuple(rates)))
+    assert (came.samples, came.stop, came.sent_s, came.rates) == (0, False, sent_s, tuple(rates))
+    body = came.body
+    assert isinstance(body, Parameters)
+    assert (body.version, body.shard, body.values.dtype) == (version, shard, dtype)
+    assert torch.equal(body.values, parameters.values)
+
+
+@given(dtypes, st.integers(0, 12))
+def test_tensors(dtype, numel):
+    body = there(Packet(values(numel, dtype))).body
+    assert isinstance(body, torch.Tensor)
+    assert body.dtype == dtype
+    assert torch.equal(body, values(numel, dtype))
+
+
+@given(st.text(), st.none() | st.integers(0, 12), dtypes)
+def test_words_about_the_run_with_a_tensor_or_without(message, numel, dtype):
+    body = None if numel is None else values(numel, dtype)
+    came = there(Packet(body, control=Refuse(message)))
+    assert came.control == Refuse(message)
+    assert (came.body is None) == (body is None)
+    assert body is None or torch.equal(came.body, body)
+
+
+def test_a_message_may_be_empty():
+    assert there(Packet()) == Packet()
+    full = Packet(samples=2**62, stop=True, sent_s=-1.0, rates=(0.1,), generation=4)
+    assert there(full) == full
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_large_tensors_go_in_pieces_and_are_whole_again(extra):
+    tensor = torch.randint(-(2**62), 2**62, (3 * wire.PIECE // 8 + extra,))
+    frames = sent(Packet(tensor))
+    assert max(len(frame.buffer) for frame in frames) == wire.PIECE
+    assert len(frames) == 2 + (4 if extra > 0 else 3)
+    assert torch.equal(unpack(frames, Limits(SHARDS, tensor.numel())).body, tensor)
+
+
+def test_what_came_is_the_receivers_own():
+    tensor = values(12, torch.float32)
+    frames = [zmq.Frame(bytes(frame)) for frame in pack(Packet(tensor))]
+    first, second = unpack(frames, LIMITS).body, unpack(frames, LIMITS).body
+    first.zero_()
+    assert torch.equal(second, tensor)
+
+
+# ---- nothing else does ----
+
+
+def forged(packet: Packet, **changes: object) -> list[zmq.Frame]:
+    """A message whose header says something else."""
+    frames = [bytes(frame) for frame in pack(packet)]
+    header = wire._Header._make(wire._HEADER.unpack(frames[0]))._replace(**changes)
+    return [zmq.Frame(frame) for frame in (wire._HEADER.pack(*header), *frames[1:])]
+
+
+GRADIENT = Packet(
+    Gradient(values(12, torch.float32), 3, (4, 5), 0.5, 0.25, {"square": 1.0, "é": 2.0}), {"group": 3.0}, rates=(0.1,)
+)
+PARAMETERS = Packet(Parameters(values(5, torch.float32), 9, SHARDS[0]))
+TENSOR = Packet(values(6, torch.float32))
+CONTROL = Packet(values(6, torch.float32), control=Stop())
+HUGE = 2**40
+
+
+def test_forging_nothing_changes_nothing():
+    assert unpack(forged(GRADIENT), LIMITS).body.versions == (4, 5)
+    assert unpack(forged(GRADIENT, number=8), LIMITS).body.samples == 8
+    assert unpack(forged(PARAMETERS, number=8), LIMITS).body.version == 8
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([], "does not begin with our header"),
+        (sent(TENSOR)[:1], "does not begin with our header"),
+        ([zmq.Frame(bytes(sent(TENSOR)[0].buffer)[:-1]), *sent(TENSOR)[1:]], "does not begin with our header"),
+        ([zmq.Frame(bytes(sent(TENSOR)[0].buffer) + b"\0"), *sent(TENSOR)[1:]], "does not begin with our header"),
+        (forged(TENSOR, magic=b"OWN0"), "not ours, or of another version"),
+        (forged(TENSOR, kind=5), "not ours, or of another version"),
+        (forged(TENSOR, dtype=len(DTYPES)), "not ours, or of another version"),
+        (forged(TENSOR, num_values=7), "announces 28 bytes of a tensor, but brings 24"),
+        (forged(TENSOR, num_values=5), "announces 20 bytes of a tensor, but brings 24"),
+        (forged(TENSOR, dtype=1), "announces 48 bytes of a tensor, but brings 24"),
+        (forged(TENSOR, num_values=-1), "announces no tensor"),
+        (forged(TENSOR, num_values=-2), "announces -2 values"),
+        (forged(TENSOR, num_values=HUGE), f"announces {HUGE} values"),
+        (forged(CONTROL, num_values=HUGE), f"announces {HUGE} values"),
+        (sent(Packet(values(13, torch.float32))), "announces 13 values"),
+        (sent(TENSOR)[:2], "announces 24 bytes of a tensor, but brings 0"),
+        ([*sent(TENSOR), zmq.Frame(b"more")], "announces 24 bytes of a tensor, but brings 28"),
+        (forged(GRADIENT, num_versions=2**30), "numbers"),
+        (forged(GRADIENT, num_gradient_notes=2**31 - 1), "numbers"),
+        (forged(GRADIENT, num_rates=-1), "numbers"),
+        (forged(GRADIENT, num_versions=3), "bytes of them"),
+        (forged(GRADIENT, num_rates=0), "bytes of them"),
+        (sent(Packet(Gradient(values(6, torch.float32), 3, (4,)))), "neither the model's size nor a shard's"),
+        (forged(Packet(), kind=1), "neither the model's size nor a shard's"),
+        (forged(PARAMETERS, shard=1), "5 values came for a shard of 7"),
+        (forged(PARAMETERS, shard=3), "parameters of shard 3 came; there are 3"),
+        (forged(PARAMETERS, shard=-1), "parameters of shard -1 came"),
+        (forged(Packet(), kind=2, shard=0), "parameters of shard 0 came"),
+        (forged(TENSOR, kind=4), "not a JSON object"),
+        *(
+            ([sent(CONTROL)[0], zmq.Frame(text), *sent(CONTROL)[2:]], "not a JSON object")
+            for text in (b"", b"{", b"[1]", b"7", b"\xff\xfe\xfd", b'{"kind": "St', b"[" * 200_000)
+        ),
+        ([sent(CONTROL)[0], zmq.Frame(b'{"kind": "Party"}'), *sent(CONTROL)[2:]], "unknown kind 'Party'"),
+        ([sent(CONTROL)[0], zmq.Frame(b"{}"), *sent(CONTROL)[2:]], "unknown kind None"),
+        (forged(GRADIENT, num_versions=0, num_rates=3), "neither the model's size nor a shard's"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_does_not_fit_together_is_refused(frames, words):
+    with pytest.raises(WireError) as refused:
+        unpack(frames, LIMITS)
+    assert words in str(refused.value)
+
+
+def test_room_is_made_only_for_what_has_come():
+    trusting = Limits(SHARDS, 2**60)  # even who would take that much
+    begun = time.perf_counter()
+    with pytest.raises(WireError, match="but brings 24"):
+        unpack(forged(TENSOR, num_values=HUGE), trusting)
+    assert time.perf_counter() - begun < 0.1
+
+
+@given(
+    st.sampled_from([GRADIENT, PARAMETERS, TENSOR, CONTROL, Packet()]),
+    st.integers(0, 5),
+    st.integers(0, 200),
+    st.sampled_from(["flip", "cut", "grow", "drop", "twice"]),
+    st.integers(1, 255),
+)
+def test_damage_is_noticed_or_harmless(packet, frame, place, how, bits):
+    frames = [bytes(frame) for frame in pack(packet)]
+    frame %= len(frames)
+    content = frames[frame]
+    if how == "flip" and content:
+        place %= len(content)
+        frames[frame] = content[:place] + bytes([content[place] ^ bits]) + content[place + 1 :]
+    elif how == "cut":
+        frames[frame] = content[: place % (len(content) + 1)]
+    elif how == "grow":
+        frames[frame] = content + bytes(bits)
+    elif how == "drop":
+        del frames[frame]
+    elif how == "twice":
+        frames.insert(frame, content)
+    try:
+        came = unpack([zmq.Frame(content) for content in frames], LIMITS)
+    except WireError:
+        return
+    assert isinstance(came, Packet)

@@ -1,0 +1,164 @@
+"""The description of a run: what it takes, what it refuses, and the job it becomes."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+
+from ownpace.algorithms.stale import StaleSgd
+from ownpace.algorithms.sync import SyncSgd
+from ownpace.core.contract.errors import InputError
+from ownpace.engines import ENGINES, Job
+from ownpace.run import Config
+from ownpace.run.config import Engine, help_of, shared_with_job
+from ownpace.tasks import Digits, Quadratic
+
+
+def test_every_field_has_its_help_in_one_sentence():
+    for field in fields(Config):
+        text = help_of(field.name).text
+        assert text[0].isupper()
+        assert text.endswith((".", "…")), text
+        assert ". " not in text, text
+
+
+def test_engines_are_those_there_are():
+    assert set(get_args(Engine)) == set(ENGINES)
+
+
+def test_fields_that_the_job_takes_over_have_the_same_type_and_default_there():
+    ours, theirs = get_type_hints(Config), get_type_hints(Job)
+    defaults = {field.name: field.default for field in fields(Config)}
+    for field in fields(Job):
+        if field.name in shared_with_job():
+            assert ours[field.name] == theirs[field.name], field.name
+            assert defaults[field.name] == field.default, field.name
+    assert set(shared_with_job()) >= {"batch_size", "seconds", "sampling", "precision", "evaluate", "detail"}
+
+
+def test_everything_that_decides_a_run_reaches_its_job():
+    given: dict[str, Any] = {
+        "batch_size": 16,
+        "micro_batch": 4,
+        "seconds": 3.0,
+        "target": 0.5,
+        "stop_at_target": True,
+        "eval_every": 99,
+        "seed": 7,
+        "sampling": "iid",
+        "timing_only": True,
+        "detail": False,
+        "precision": "bfloat16",
+    }
+    job = Config(
+        algorithm="stale",
+        parameters={"staleness": "5"},
+        task="quadratic",
+        lr=0.5,
+        schedule="cosine",
+        samples=800,
+        **given,
+    ).job()
+    assert {name: getattr(job, name) for name in given} == given
+    assert (job.algorithm, job.samples, job.optimizer.lr, job.optimizer.schedule.shape) == (
+        StaleSgd(staleness=5),
+        800,
+        0.5,
+        "cosine",
+    )
+    assert job.labels == {"algorithm": "stale", "task": "quadratic", "model": "point"}
+
+
+def test_log_files_go_into_the_runs_folder():
+    assert Config(log_files=True).job(Path("r")).log_folder == Path("r/logs")
+    assert Config().job(Path("r")).log_folder is None
+    with pytest.raises(InputError, match="log_files needs a folder"):
+        Config(log_files=True).job()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sampling": "que"}, "unknown sampling 'que'; did you mean 'queue'?"),
+        ({"engine": "proces"}, "unknown engine 'proces'; did you mean 'process'?"),
+        ({"precision": 16}, "precision is 16; it must be one of float32, bfloat16, float16"),
+        ({"lr": "0.1"}, "lr is '0.1'; it must be a number"),
+        ({"batch_size": 3.5}, "batch_size is 3.5; it must be a whole number"),
+        ({"seed": True}, "seed is True; it must be a whole number"),
+        ({"detail": 1}, "detail is 1; it must be true or false"),
+        ({"parameters": ["staleness=3"]}, "it must be a mapping of names to values"),
+        ({"algorithm": SyncSgd}, r"algorithm is the class SyncSgd; give an instance: algorithm=SyncSgd\(…\)"),
+        ({"task": Digits}, r"task is the class Digits; give an instance: task=Digits\(…\)"),
+        ({"fleet": [4, 2, 1, 1]}, 'fleet is .* it must be a string or a Fleet or None, as in fleet="4,2,1,1"'),
+        ({"optimizer": 3}, "optimizer is 3; it must be a string or a function"),
+    ],
+)
+def test_wrong_types_are_refused_when_it_is_built(given, message):
+    with pytest.raises(InputError, match=message):
+        Config(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"algorithm": StaleSgd(), "parameters": {"staleness": 5}}, r"give them to StaleSgd\(…\)"),
+        ({"task": Quadratic(), "model": "point"}, r"model is 'point', but the task is an object"),
+        ({"algorithm": "nowhere_to_be_found:Sync"}, "cannot be imported"),
+        ({"algorithm": "ownpace.algorithms.sync:Nobody"}, "cannot be imported"),
+        ({"algorithm": "ownpace.tasks.convex:Quadratic"}, "must be a class derived from Algorithm"),
+        ({"task": "ownpace.core.learning.task:Task"}, "must be a class derived from Task"),
+        ({"optimizer": "torch:pi"}, "must be a function that makes a torch optimizer"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        Config(**given).job()
+
+
+def test_names_may_say_where_to_import_from():
+    job = Config(
+        algorithm="ownpace.algorithms.stale:StaleSgd",
+        parameters={"staleness": "2"},
+        task="ownpace.tasks.convex:Quadratic",
+        task_parameters={"noise": "0"},
+        optimizer="torch.optim:SGD",
+    ).job()
+    assert job.algorithm == StaleSgd(staleness=2)
+    assert job.task == Quadratic(noise=0.0)
+    assert job.optimizer.custom is torch.optim.SGD
+    assert job.labels == {"algorithm": "StaleSgd", "task": "Quadratic", "model": "point"}
+
+
+def test_a_model_of_an_own_task_is_called_by_its_name():
+    assert Config(task=Digits(model_name="lenet")).job().labels == {
+        "algorithm": "pace",
+        "task": "Digits",
+        "model": "lenet",
+    }
+
+
+def test_overriding_drops_what_belonged_to_the_earlier_value():
+    config = Config(algorithm="stale", parameters={"staleness": 5}, model="lenet", task_parameters={}, samples=100)
+    assert config.override(lr=0.1) == Config(
+        algorithm="stale", parameters={"staleness": 5}, model="lenet", samples=100, lr=0.1
+    )
+    assert config.override(algorithm="sync").parameters == {}
+    assert config.override(algorithm="stale").parameters == {"staleness": 5}
+    assert config.override(parameters={"staleness": 1}).parameters == {"staleness": 1}
+    assert config.override(task="quadratic").model is None
+    assert (config.override(epochs=2.0).samples, config.override(epochs=2.0).epochs) == (None, 2.0)
+    assert config.override(samples=7).samples == 7
+
+
+def test_overriding_adds_to_parameters():
+    config = Config(algorithm="grouping", parameters={"prerun": 2, "max_groups": 3})
+    assert config.override(parameters={"prerun": "5"}).parameters == {"prerun": "5", "max_groups": 3}
+
+
+def test_all_fields_are_keyword_only():
+    assert {p.kind for p in inspect.signature(Config).parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
