@@ -43,14 +43,14 @@ class Job:
     eval_every: int | None = None
     """Samples between evaluations (None: a fortieth of the run, or a quarter of an epoch, or the test set's size)."""
     evaluate: Evaluate = "during"
-    """On processes: whether the model is judged beside the training, or snapshots are kept and judged at the end."""
+    """On processes: evaluate the model during the training, or keep snapshots and evaluate them after it."""
     seed: int = 0
     sampling: Sampling = "queue"
     timing_only: bool = False
     precision: Precision = "float32"
     """What forward passes are computed in; parameters and gradients are what the model has."""
     cuda_graphs: bool = False
-    """On a card: record the gradient of each size of micro-batch once and replay it. For models that do the same in
+    """On a GPU: record the gradient of each size of micro-batch once and replay it. For models that do the same in
     every forward pass."""
     detail: bool = True
     """Whether every compute, transfer, wait and update is recorded, or only evaluations and sums."""
@@ -124,7 +124,7 @@ class Job:
         if self.target is None and self.stop_at_target:
             raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
         if self.cuda_graphs and torch.device(self.device).type != "cuda":
-            raise InputError(f"cuda_graphs needs a card, but device is '{self.device}'; use device cuda, or drop it")
+            raise InputError(f"cuda_graphs needs a GPU, but device is '{self.device}'; use device cuda, or drop it")
         if self.micro_batch is not None and self.micro_batch > self.batch_size:
             raise InputError(
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
