@@ -129,7 +129,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Tally:
-    """What one worker did in all."""
+    """What one worker did over the whole run."""
 
     samples: int
     compute_s: float

@@ -28,7 +28,8 @@ class Endpoint(Protocol):
 class Computing(Endpoint, Protocol):
     """What a gradient knows of the worker that computes it."""
 
-    tally: events.Tally
+    computed_samples: int
+    compute_s: float
 
 
 class VirtualMessage(Message, Due):
@@ -80,10 +81,10 @@ class VirtualGradient(Gradient, Due):
 
     def happen(self) -> None:
         worker = self.worker
-        simulation, tally = worker.simulation, worker.tally
+        simulation = worker.simulation
         now = simulation.clock.time
-        tally.samples += self.computed
-        tally.compute_s += now - self.start
+        worker.computed_samples += self.computed
+        worker.compute_s += now - self.start
         if simulation.detail:
             simulation.emit(events.Compute(self.start, now, worker.name, self.computed, self.versions[0]))
         if self.then is not None:
@@ -138,8 +139,9 @@ class VirtualReceive(Answer[Message]):
                 waited(node, "message", start)
             else:
                 yield self
-        message = self.value
-        node.progress.hear(message.samples, message.stop)
+        message, progress = self.value, node.progress
+        if message.samples > progress.samples or message.stop:
+            progress.hear(message.samples, message.stop)
         return message
 
 

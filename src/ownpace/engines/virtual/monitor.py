@@ -31,7 +31,7 @@ class Model:
         self._learning = simulation.learning
         self._workers = workers
         self._servers = servers
-        self.latest: Updated = workers[0].learner
+        self.latest: Updated = workers[0]
 
     def version(self, updates: int) -> int:
         """Changes with every update of any part of it."""
@@ -92,13 +92,13 @@ class Monitor:
     def updated(self, whose: Updated, samples: int, staleness: int) -> None:
         """A node made an update. Of replicas, the first to make it counts; of servers, the first."""
         simulation, totals, progress = self._simulation, self.totals, whose.progress
-        first_shard = whose.node.shard.index == 0
+        first_shard = whose.shard.index == 0
         version, total_samples = progress.version, progress.samples
         if first_shard and version <= totals.updates:
             return
         now = simulation.clock.time
         if simulation.detail:
-            simulation.emit(events.Update(now, whose.node.name, version, samples, total_samples, staleness))
+            simulation.emit(events.Update(now, whose.name, version, samples, total_samples, staleness))
         if first_shard:
             self._model.latest = whose
             totals.add(now, version, total_samples, staleness)
@@ -140,13 +140,8 @@ class Monitor:
     def _sum_up(self) -> events.Sums:
         clock = self._simulation.clock
         now = clock.time
-        # A gradient under way counts with the time that it has taken so far.
         begun_s = {id(e.worker): max(0.0, now - e.start) for e in clock.scheduled() if isinstance(e, VirtualGradient)}
-        workers = {}
-        for worker in self._workers:
-            tally = worker.tally
-            compute_s = tally.compute_s + begun_s.get(id(worker), 0.0)
-            workers[worker.name] = events.Tally(tally.samples, compute_s, tally.load_s)
+        workers = {worker.name: worker.tally(begun_s.get(id(worker), 0.0)) for worker in self._workers}
         return sums_of(self.totals, now, self._simulation.job.fleet.limit_samples_per_s(now), workers)
 
 

@@ -11,7 +11,18 @@ from torch import Tensor
 
 from ownpace.core.contract import events
 from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, Parameters, Role, Shard
+from ownpace.core.contract.values import (
+    NO_NOTES,
+    Address,
+    Batch,
+    Body,
+    Gradient,
+    Group,
+    Message,
+    Parameters,
+    Role,
+    Shard,
+)
 from ownpace.engines.ledger import diverged
 from ownpace.engines.processor import Processor
 from ownpace.engines.progress import Progress
@@ -23,7 +34,7 @@ from ownpace.engines.virtual.awaitables import (
     VirtualReceive,
 )
 from ownpace.engines.virtual.collectives import Collectives
-from ownpace.engines.virtual.learner import VirtualLearner
+from ownpace.engines.virtual.learner import LEARNER_SLOTS, VirtualLearner
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
 
@@ -89,7 +100,8 @@ class VirtualNode(Address):
 
     @property
     def training(self) -> bool:
-        return self.progress.training
+        progress = self.progress
+        return progress.samples < progress.budget and not progress.stop  # progress.training, without another call
 
     def send(self, to: Address, body: Body = None, **notes: float) -> None:
         simulation, now = self.simulation, self._clock.time
@@ -137,38 +149,16 @@ class VirtualNode(Address):
         return self._collectives.start("broadcast", CollectivePart(self, "broadcast", body), self, group, root)
 
 
-class Learns:
-    """What workers and servers share: parameters and an optimizer."""
-
-    __slots__ = ()
-    learner: VirtualLearner
-
-    @property
-    def parameters(self) -> Parameters:
-        return self.learner.parameters
-
-    @property
-    def lr(self) -> float:
-        return self.learner.lr
-
-    def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
-        self.learner.step(gradient, lr_scale, advance, memory)
-
-    def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
-        return self.learner.peek(gradient, lr_scale)
-
-
-class VirtualServer(Learns, VirtualNode):
+class VirtualServer(VirtualLearner, VirtualNode):
     """A parameter server."""
 
-    __slots__ = ("learner",)
+    __slots__ = LEARNER_SLOTS
 
     def __init__(self, surroundings: tuple[Simulation, Collectives], shard: Shard, bandwidth: float) -> None:
         simulation = surroundings[0]
         progress = Progress(simulation.job.samples or math.inf, counts_alone=True)
         super().__init__(surroundings, ("server", shard.index, f"server-{shard.index}", shard), bandwidth, progress)
-        replica = Replica(simulation.learning.initial[shard.start : shard.stop])
-        self.learner = VirtualLearner(simulation, self, progress, replica)
+        self.begin_at(Replica(simulation.learning.initial[shard.start : shard.stop]))
 
 
 class VirtualCommunicator(VirtualNode):
@@ -183,10 +173,19 @@ class VirtualCommunicator(VirtualNode):
         super().__init__(surroundings, who, bandwidth, Progress(simulation.job.samples or math.inf))
 
 
-class VirtualWorker(Learns, VirtualNode):
+class VirtualWorker(VirtualLearner, VirtualNode):
     """A worker: a node with a machine, data and parameters."""
 
-    __slots__ = ("_processor", "batch_size", "buffers", "learner", "micro_batch", "tally")
+    __slots__ = (
+        *LEARNER_SLOTS,
+        "_processor",
+        "batch_size",
+        "buffers",
+        "compute_s",
+        "computed_samples",
+        "load_s",
+        "micro_batch",
+    )
 
     def __init__(
         self, surroundings: tuple[Simulation, Collectives], rank: int, replica: Replica, num_shards: int
@@ -198,11 +197,13 @@ class VirtualWorker(Learns, VirtualNode):
         progress = Progress(job.samples or math.inf, num_shards)
         bandwidth = job.fleet.network.bandwidth_bytes_per_s
         super().__init__(surroundings, ("worker", rank, machine.name, whole), bandwidth, progress)
-        self.learner = VirtualLearner(simulation, self, progress, replica)
+        self.begin_at(replica)
         self.batch_size = job.batch_size
         self.micro_batch = job.micro_batch or job.batch_size
         self.buffers = simulation.learning.new_buffers()
-        self.tally = events.Tally(0, 0.0, 0.0)
+        self.computed_samples = 0
+        self.compute_s = 0.0
+        self.load_s = 0.0
         self._processor = Processor(machine, rank, job.seed)
 
     @property
@@ -224,7 +225,7 @@ class VirtualWorker(Learns, VirtualNode):
         batch: Batch | None = None,
         plus: Gradient | None = None,
     ) -> VirtualGradient:
-        simulation, learner = self.simulation, self.learner
+        simulation, progress = self.simulation, self.progress
         if batch is not None:
             samples, ready = batch.samples, self._clock.time
         else:
@@ -234,13 +235,14 @@ class VirtualWorker(Learns, VirtualNode):
         start, end = self._processor.compute(ready, samples)
         if simulation.real:
             indices = simulation.draw(self.index, samples) if batch is None else batch.indices
-            values = learner.values if at is None else at.values
+            values = self._values if at is None else at.values
             total, loss = simulation.learning.gradient(values, self.buffers, indices)
             if not math.isfinite(loss):
-                raise diverged(f"the loss on {self.name}", loss, self.progress.samples)
+                raise diverged(f"the loss on {self.name}", loss, progress.samples)
         else:
             total, loss = simulation.learning.initial, math.nan
-        computed = VirtualGradient(total, samples, self.progress.versions_at(at), loss, end - start)
+        versions = progress.versions if at is None else progress.versions_at(at)
+        computed = VirtualGradient(total, samples, versions, loss, end - start, NO_NOTES)
         computed.computed = samples
         if plus is not None:
             computed.add(plus)
@@ -255,22 +257,17 @@ class VirtualWorker(Learns, VirtualNode):
     def no_gradient(self) -> Gradient:
         return Gradient(torch.zeros_like(self.simulation.learning.initial), 0, self.progress.versions, 0.0)
 
-    def place(self, parameters: Parameters) -> None:
-        self.learner.place(parameters)
-
-    def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
-        self.learner.local_step(gradient, lr_scale)
-
-    def commit(self, values: Tensor, work: Gradient) -> None:
-        self.learner.commit(values, work)
-
     def take_data_range(self, start: float, stop: float) -> None:
         if self.simulation.sampler is not None:
             self.simulation.sampler.assign(self.index, start, stop)
 
+    def tally(self, begun_s: float) -> events.Tally:
+        """What this worker has done, with the time that its gradient under way has taken so far."""
+        return events.Tally(self.computed_samples, self.compute_s + begun_s, self.load_s)
+
     def _load(self, samples: int) -> float:
         start, end = self._processor.load(self._clock.time, samples)
-        self.tally.load_s += end - start
+        self.load_s += end - start
         if self.simulation.detail and end > start:
             self.simulation.emit(events.Load(start, end, self.name, samples))
         return end

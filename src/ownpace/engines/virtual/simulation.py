@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract import events
-from ownpace.core.contract.values import Address, Parameters
+from ownpace.core.contract.values import Parameters, Shard
 from ownpace.core.learning.sampling import make_sampler
 from ownpace.engines.job import Job
 from ownpace.engines.learning import RealLearning
@@ -24,9 +24,10 @@ _NO_INDICES = torch.empty(0, dtype=torch.int64)
 
 
 class Updated(Protocol):
-    """A node's parameters that just got an update."""
+    """A node that has just made an update."""
 
-    node: Address
+    name: str
+    shard: Shard
     progress: Progress
 
     @property

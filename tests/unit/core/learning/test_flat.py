@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.values import Gradient
 from ownpace.core.learning.flat import FlatModel, Layout
 from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.tasks import Digits
@@ -120,13 +119,3 @@ def test_shards_are_whole_layers_in_order_and_cover_everything(sizes, data):
 def test_more_shards_than_layers_are_refused():
     with pytest.raises(InputError, match="3 servers, but the model has only 2 layers"):
         Layout(nn.Linear(2, 2)).shards(3)
-
-
-def test_gradients_add_as_unions_of_samples():
-    a = Gradient(torch.tensor([2.0, 4.0]), 2, (3,), 1.0, 0.5, torch.tensor([1.0]))
-    b = Gradient(torch.tensor([10.0, 0.0]), 3, (2,), 2.0, 0.25)
-    union = a + b
-    assert union.mean.tolist() == pytest.approx([12 / 5, 4 / 5])
-    assert (union.samples, union.versions, union.loss, union.seconds) == (5, (2,), 3.0, 0.75)
-    assert union.notes is not None
-    assert union.notes.tolist() == [1.0]
