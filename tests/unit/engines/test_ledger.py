@@ -7,11 +7,11 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ownpace.engines.ledger import EvaluationMarks, Ledger, UpdateTotals, diverged, sums_of
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import DivergenceError
 from ownpace.core.learning.task import Score
+from ownpace.engines.ledger import EvaluationMarks, Ledger, UpdateTotals, diverged, sums_of
 
 made_updates = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 50), st.integers(0, 9)), max_size=20)
 
@@ -103,9 +103,17 @@ def test_the_last_record_has_the_sums(
     add_all(totals, made)
     sums = sums_of(totals, seconds, 1000.0, workers, replicas_identical)
     book, written = ledger()
-    book.end(seconds, "finished", sums)
+    book.end(seconds, None, sums)
     assert written == [events.End(seconds, "finished", sums)]
     assert (sums.updates, sums.samples, sums.seconds) == (len(made), totals.samples, seconds)
     assert sums.staleness_mean * len(made) == pytest.approx(totals.staleness_sum)
     assert (sums.staleness_max, sums.limit_samples_per_s) == (totals.staleness_max, 1000.0)
     assert (sums.workers, sums.replicas_identical) == (workers, replicas_identical)
+
+
+def test_what_ended_a_run_early_is_recorded_with_its_code() -> None:
+    book, written = ledger()
+    sums = sums_of(UpdateTotals(), 1.0, 1000.0, {})
+    error = diverged("the test loss", math.nan, 40)
+    book.end(1.0, error, sums)
+    assert written == [events.End(1.0, str(error), sums, "diverged")]

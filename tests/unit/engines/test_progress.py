@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ownpace.engines.progress import Progress
 
 from ownpace.core.contract.values import Gradient, Parameters, Shard
+from ownpace.engines.progress import Progress
 
 sizes = st.lists(st.integers(0, 50), max_size=20)
 
