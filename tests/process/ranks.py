@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from tests.process.started import ROOT, Start, Started, torchrun
+from tests.process.started import Start, Started, importable, torchrun
 
 
 def launch(scenario: str, start: Start, folder: Path) -> tuple[Started, int, list[Any]]:
     """Run one of the functions of `scenarios` on two ranks; returns what each of them wrote, if it came to that."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    started = start(torchrun("-m", "tests.process.scenarios", scenario, str(folder)), PYTHONPATH=path)
+    started = start(torchrun("-m", "tests.process.scenarios", scenario, str(folder)), PYTHONPATH=importable())
     code = started.ends()
     written = [folder / f"{rank}.json" for rank in range(2)]
     return started, code, [json.loads(path.read_text()) for path in written if path.exists()]

@@ -152,6 +152,11 @@ def torchrun_train(*arguments: str) -> list[str]:
     return torchrun(*train(*arguments)[1:])
 
 
+def importable() -> str:
+    """A PYTHONPATH with which processes find the modules of tests, wherever they are started."""
+    return os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +22,7 @@ from tests.process.small_net import (
     two_groups,
     wrapped,
 )
-from tests.process.started import PATIENCE_S, ROOT
+from tests.process.started import PATIENCE_S, importable
 from torch import nn
 
 import ownpace
@@ -198,10 +197,9 @@ def test_an_optimizer_may_go_from_one_fleet_to_the_next() -> None:
 
 def test_a_server_begins_anew_with_each_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """What its coroutine keeps in variables is of one loop; its parameters are of all."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    monkeypatch.setenv("PYTHONPATH", path)  # the server is a process of its own, and has to find the algorithm
+    monkeypatch.setenv("PYTHONPATH", importable())  # the server is a process of its own, and has to find the algorithm
     monkeypatch.setattr(Counting, "told", [])
     seen = train(Counting(), 24, calls=2)
-    assert Counting.told == [1, 2, 3, 1, 2, 3]
+    assert Counting.told == [1, 2, 3, 4] * 2  # three batches, and word that there are no more
     updates = [[batch] for loop in seen["loops"] for batch in loop]
     close(torch.tensor(seen["weights"]), on_one_machine(24, updates, sgd))
