@@ -109,7 +109,8 @@ class Started:
         events = self.out / "events.jsonl"
 
         def trains() -> bool:
-            assert self.process.poll() is None, self.stderr
+            code = self.process.poll()
+            assert code is None, f"ended with {code}: {self.stdout}{self.stderr}"
             return events.exists() and '"kind":"update"' in events.read_text()
 
         until(trains, "training begins")
