@@ -129,7 +129,7 @@ def grouped_loops() -> dict[str, Any]:
 
 
 def sync_loops() -> dict[str, Any]:
-    halves = {"sampling": "shards"}
+    halves: dict[str, Any] = {"sampling": "shards"}
     return {
         "uneven": train("sync", 53, sgd, epochs=2),
         "uneven adamw": train("sync", 45, adamw, slow_rank=1),

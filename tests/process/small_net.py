@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import Dataset
 
 import ownpace
+from ownpace.drop_in import Joined
 
 RANK = int(os.environ.get("RANK", "0"))
 MakeOptimizer = Callable[[nn.Sequential], torch.optim.Optimizer]
@@ -52,7 +53,10 @@ def adamw(net: nn.Sequential) -> torch.optim.Optimizer:
 
 
 def two_groups(net: nn.Sequential) -> torch.optim.Optimizer:
-    groups = [{"params": net[0].parameters(), "lr": 0.05, "weight_decay": 0.01}, {"params": net[3].parameters()}]
+    groups: list[dict[str, Any]] = [
+        {"params": net[0].parameters(), "lr": 0.05, "weight_decay": 0.01},
+        {"params": net[3].parameters()},
+    ]
     return torch.optim.SGD(groups, lr=0.2, momentum=0.9)
 
 
@@ -184,6 +188,6 @@ def close(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def wrapped(fleet: Any) -> tuple[nn.Sequential, torch.optim.Optimizer]:
+def wrapped(fleet: Joined) -> tuple[nn.Sequential, torch.optim.Optimizer]:
     net = make_net()
     return fleet.wrap(net, sgd(net))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -159,7 +159,7 @@ def test_a_compiled_model_trains() -> None:
     before = flat(net)
     used = []
     with ownpace.join() as fleet:
-        model, optimizer = fleet.wrap(torch.compile(net, backend="aot_eager"), optimizer)
+        model, optimizer = fleet.wrap(cast(nn.Module, torch.compile(net, backend="aot_eager")), optimizer)
         for x, y, indices in fleet.batches(Numbers(24), 8):
             used.append([indices.tolist()])
             mean_loss(model, x, y).backward()

@@ -55,7 +55,7 @@ def test_unknown_names_are_refused() -> None:
     with ownpace.join() as fleet:
         fleet.wrap(net, sgd(net))
         with pytest.raises(ownpace.InputError, match="unknown sampling 'queu'; did you mean 'queue'"):
-            fleet.batches(Numbers(8), 8, sampling="queu")
+            fleet.batches(Numbers(8), 8, sampling="queu")  # type: ignore[arg-type]  # the point
         with pytest.raises(ownpace.InputError, match="batch_size is 0"):
             fleet.batches(Numbers(8), 0)
 

@@ -7,6 +7,7 @@ stand for all, and the others are marked slow.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -168,7 +169,7 @@ def test_one_worker_is_sequential_sgd_at_full_speed(name):
     assert 0 < summarize(events).share_of_limit <= 1
 
 
-CERTAIN = {
+CERTAIN: dict[str, tuple[str, dict[str, object]]] = {
     "sync": ("sync", {}),
     "balanced": ("balanced", {}),
     "pipe": ("pipe", {}),
@@ -190,7 +191,7 @@ def test_two_workers_do_what_they_do_in_virtual_time(case):
     """The order of two summands does not matter: with equal batches, even rounding is the same."""
     # Sync-SGD applies the union of a queue's next samples, whoever drew them; the others must draw the same each.
     sampling = "queue" if case in ("sync", "balanced") else "shards"
-    settings = {"fleet": paces(1500, 500, jitter=0.0), "lr": 0.02, "momentum": 0.9, "samples": 480}
+    settings: dict[str, Any] = {"fleet": paces(1500, 500, jitter=0.0), "lr": 0.02, "momentum": 0.9, "samples": 480}
     (process, ours), (virtual, theirs) = (
         run_on(engine, make_algorithm(*CERTAIN[case]), sampling=sampling, **settings)
         for engine in ("process", "virtual")
@@ -205,8 +206,13 @@ def test_two_workers_do_what_they_do_in_virtual_time(case):
 @pytest.mark.parametrize("algorithm", [Late(), Layers(), Unequal()], ids=lambda algorithm: type(algorithm).__name__)
 def test_more_workers_do_the_same_but_for_rounding(algorithm):
     """Deep in the toolbox: late sums, looking ahead, subgroups, communicators, workers without samples."""
-    num_workers = {Unequal: 3, Late: 3, Layers: 4}[type(algorithm)]
-    settings = {"fleet": paces(*[1000] * num_workers, jitter=0.0), "lr": 0.02, "momentum": 0.5, "samples": 600}
+    num_workers = 4 if isinstance(algorithm, Layers) else 3
+    settings: dict[str, Any] = {
+        "fleet": paces(*[1000] * num_workers, jitter=0.0),
+        "lr": 0.02,
+        "momentum": 0.5,
+        "samples": 600,
+    }
     outcomes = [run_on(engine, algorithm, sampling="shards", **settings)[0] for engine in ("process", "virtual")]
     assert [outcome.error for outcome in outcomes] == [None, None]
     torch.testing.assert_close(outcomes[0].model["at"], outcomes[1].model["at"], rtol=1e-5, atol=1e-7)
@@ -214,7 +220,7 @@ def test_more_workers_do_the_same_but_for_rounding(algorithm):
 
 def test_servers_on_a_scripted_schedule_do_bit_for_bit_the_same():
     fleet = Fleet(machine=(Machine(samples_per_s=1000, count=3),), server=(ServerMachine(), ServerMachine()))
-    settings = {"fleet": fleet, "task": Digits(), "lr": 0.1, "momentum": 0.9, "sampling": "shards"}
+    settings: dict[str, Any] = {"fleet": fleet, "task": Digits(), "lr": 0.1, "momentum": 0.9, "sampling": "shards"}
     process, virtual = (run_on(engine, ScriptedAsync(), **settings)[0] for engine in ("process", "virtual"))
     assert process.error is None
     assert all(torch.equal(process.model[name], virtual.model[name]) for name in virtual.model)
@@ -274,7 +280,7 @@ def test_time_budget(name):
 
 @pytest.mark.parametrize("name", mostly(ALGORITHMS, often=("async", "pace")))
 def test_stops_at_the_target(name):
-    settings = {"task": Digits(), "lr": 0.05, "momentum": 0.5, "batch_size": 16}
+    settings: dict[str, Any] = {"task": Digits(), "lr": 0.05, "momentum": 0.5, "batch_size": 16}
     _, events = run_on(
         "process", make(name), samples=4_000_000, target=0.8, stop_at_target=True, eval_every=1000, **settings
     )

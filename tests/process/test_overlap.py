@@ -44,9 +44,9 @@ def train(*, overlap: bool, twice: bool = False, clip: bool = False, leave: str 
     return torch.cat([parameter.detach().view(-1) for parameter in model.parameters()])
 
 
-def refusal(**how: bool) -> str:
+def refusal(*, twice: bool = False, clip: bool = False) -> str:
     try:
-        train(overlap=True, **how)
+        train(overlap=True, twice=twice, clip=clip)
     except ownpace.InputError as error:
         return str(error)
     return ""

@@ -50,14 +50,19 @@ class Family:
         order = NodeOrder("server", number, f"server-{number}", TERMS, rendezvous or self.rendezvous)
         with self._caplog.at_level(logging.INFO, logger="ownpace"):
             self._start(order)
-        return int(self._caplog.records[-1].args[1])  # as its log tells
+        return int(self._caplog.messages[-1].rsplit(" ", 1)[1])  # "… as process 4711"
 
     def until_there(self, number: int) -> None:
         until(lambda: self.store.check([f"test/node/server-{number}"]), "the child begins to listen")
 
     def until_deaths(self, samples: int) -> list[OwnpaceError]:
         found: list[OwnpaceError] = []
-        until(lambda: found.extend(self.supervisor.deaths(samples)) or found, "the death is noticed")
+
+        def is_noticed() -> bool:
+            found.extend(self.supervisor.deaths(samples))
+            return bool(found)
+
+        until(is_noticed, "the death is noticed")
         return found
 
 
