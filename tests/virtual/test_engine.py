@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ownpace import Algorithm, make_algorithm
 from ownpace.core.contract.events import Compute, Fault, Load, Transfer, Update, Wait, to_line
 from ownpace.engines.processor import Processor
-from ownpace.fleet import PlannedFault as FaultSpec
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
+from ownpace.fleet import PlannedFault as FaultSpec
 from ownpace.report import summarize
 from ownpace.tasks import Digits
 from ownpace.testing import simulate
