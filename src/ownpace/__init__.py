@@ -4,16 +4,16 @@ How the parts hang together; arrows point one way, and siblings do not import ea
 
     core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← cli
 
-An algorithm is one file of coroutines that *ask* (`core.asking`); an engine answers: in virtual time, or on real
-processes. Start reading at `algorithms/sync.py`, then `core/asking.py`, then `engines/virtual/nodes.py` or
-`engines/process/nodes.py`.
+An algorithm is one file of coroutines that *ask* (`core.contract.roles`); an engine answers: in virtual time, or on
+real processes. Start reading at `algorithms/sync.py`, then `core/contract/roles.py`, then `engines/virtual/nodes.py`.
+What a run is, in the words of its users, stands in `run/config.py`.
 """
 
 from ownpace.algorithms import ALGORITHMS, make_algorithm
 from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, accumulate_until
 from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import DivergenceError, InputError, MachineDied, OwnpaceError
+from ownpace.core.contract.errors import Deadlock, DivergenceError, InputError, Interrupted, MachineDied, OwnpaceError
 from ownpace.core.contract.roles import Communicator, Server, Worker
 from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.core.learning.task import Task, TensorSamples
@@ -30,10 +30,12 @@ __all__ = [
     "Algorithm",
     "Communicator",
     "Config",
+    "Deadlock",
     "DivergenceError",
     "Fleet",
     "Gradient",
     "InputError",
+    "Interrupted",
     "Machine",
     "MachineDied",
     "Network",

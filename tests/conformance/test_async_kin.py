@@ -11,11 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conformance.plain_server import (
-    AWKWARD,
+from tests.conformance.plain import (
     OwnData,
     Result,
-    ServerLoop,
     Setting,
     Sgd,
     Step,
@@ -23,11 +21,13 @@ from tests.conformance.plain_server import (
     drawn_settings,
     engine,
     gradient_sum,
+    jittery_fleets,
+    jobs,
     loss,
-    ring_seconds,
     start,
     updates,
 )
+from tests.conformance.plain.server import ServerLoop
 from torch import Tensor
 
 from ownpace import make_algorithm
@@ -39,19 +39,6 @@ from ownpace.testing import simulate
 
 Move = Callable[[Tensor, Tensor], Tensor]
 """An inner optimizer: from parameters and a mean gradient to the next parameters."""
-
-jittery_fleets = st.lists(st.integers(200, 5000), min_size=1, max_size=5).map(
-    lambda whole: paces(*(pace + extra for pace, extra in zip(whole, AWKWARD, strict=False)), jitter=0.3)
-)
-jobs = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(1, 12),
-        "samples": st.integers(1, 300),
-        "seed": st.integers(0, 1000),
-        "lr": st.sampled_from([0.03, 0.1]),
-    }
-)
-
 
 # Every push at once: DC-ASGD and staleness-aware -------------------------------------------------------------------
 
@@ -215,7 +202,7 @@ def rounds(
         momentum = outer_momentum * momentum + difference
         weights = weights - outer_lr * (difference + outer_momentum * momentum)
         now += max(count * setting.batch_size / pace for count, pace in zip(steps, setting.paces, strict=True))
-        now += ring_seconds(setting, setting.num_workers)
+        now += setting.ring_seconds
         made.append(Step(now, whole, 0, loss(weights)))
     return Result(weights, made)
 

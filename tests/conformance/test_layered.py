@@ -16,7 +16,6 @@ from tests.conformance.plain import (
     Model,
     Setting,
     engine,
-    fleet_of,
     gradient_sum,
     updates,
 )
@@ -131,7 +130,7 @@ def test_processes_do_the_same():
 
 def with_loading(setting: Setting, io_s_per_sample: float) -> Fleet:
     """The setting's fleet, where a sample has to be loaded."""
-    fleet = fleet_of(setting)
+    fleet = setting.fleet
     return replace(fleet, machine=tuple(replace(machine, io_s_per_sample=io_s_per_sample) for machine in fleet.machine))
 
 

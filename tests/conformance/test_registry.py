@@ -6,7 +6,6 @@ An invariant that an algorithm breaks by its nature is named above the tests, wi
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 
 import pytest
@@ -15,17 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownpace import ALGORITHMS, make_algorithm
-from ownpace.core.contract.events import Compute, End, Evaluation, Run, Update, to_line
-from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.contract.events import Compute, End, Evaluation, Run, Update
 from ownpace.core.learning.sampling import Permutations
-from ownpace.engines.job import Job
-from ownpace.engines.virtual.run import VirtualRun
 from ownpace.fleet import PRESETS, Fleet, Machine, Network, ServerMachine, paces
 from ownpace.report import summarize
 from ownpace.tasks import Digits, Quadratic
-from ownpace.testing import simulate
+from ownpace.testing import CHECKS, check_algorithm, simulate
+from ownpace.testing.conformance import Subject, check_counts, of
+from ownpace.testing.runs import watched
 
-VARIANTS = {
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "pace-share": ("pace", {"predict": "share", "micro": "fixed", "lr_rule": "sqrt"}),
     "pace-blind": ("pace", {"predict": "none", "lr_rule": "linear", "smoothing": 1.0}),
     "pace-capped": ("pace", {"max_batch": 24, "warmup": 5, "lr_rule": "adascale"}),
@@ -55,7 +53,7 @@ VARIANTS = {
     "wp-one-shot": ("wp", {"steps": 20, "rounds": 1}),
 }
 """What defaults hide: other rules and forms, and what begins only after a warm-up or with a regrouping."""
-CASES = {**{name: (name, {}) for name in ALGORITHMS}, **VARIANTS}
+CASES: dict[str, tuple[str, dict[str, object]]] = {**{name: (name, {}) for name in ALGORITHMS}, **VARIANTS}
 
 FOR_FOUR = {"layered-unequal", "grouping-by-hand"}
 """These name their workers, and there are four."""
@@ -81,10 +79,34 @@ NOT_PLAIN_ALONE = {
     "wp-delayed": "inside a node, gradients are one step old",
 }
 ASYNCHRONOUS = {"async", "stale", "dc-async", "staleness-aware", "grouping"}
-"""Whoever ends last has newer parameters than the others."""
+"""The worker that ends last has newer parameters than the others."""
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 every_case = pytest.mark.parametrize("case", CASES)
+
+
+def traits(case):
+    """What `check_algorithm` is to know of a case."""
+    return {
+        "num_workers": 4 if case in FOR_FOUR else None,
+        "drops_samples": base(case) in DROPS,
+        "ends_by_itself": case in ENDS_BY_ITSELF,
+        "in_flight": 1 if base(case) in ONE_UPDATE_LATE else None,
+    }
+
+
+@every_case
+@pytest.mark.parametrize("check", CHECKS)
+def test_conforms(check, case):
+    check_algorithm(make(case), only=check, **traits(case))
+
+
+@pytest.mark.parametrize("name", sorted(ASYNCHRONOUS))
+def test_asynchronous_workers_end_with_different_parameters(name):
+    """Else the check that replicas are identical could not fail."""
+    algorithm, ends = watched(make(name))
+    simulate(algorithm, PRESETS["mild"][1], samples=500)
+    assert not all(torch.equal(ends[0], end) for end in ends[1:])
 
 
 def make(case):
@@ -115,10 +137,6 @@ def draw_fleet(data, case):
 
 def final(outcome):
     return outcome.model["at"]
-
-
-def of(kind, events):
-    return [event for event in events if isinstance(event, kind)]
 
 
 def losses(events):
@@ -161,21 +179,6 @@ def test_exceptions_are_of_what_there_is():
     assert ONE_UPDATE_LATE | set(DROPS) | ASYNCHRONOUS <= set(ALGORITHMS)
 
 
-@every_algorithm
-def test_finds_the_minimum_of_a_parabola(name):
-    task = Quadratic(noise=0.1)
-    outcome, events = simulate(make_algorithm(name), lr=0.1, samples=12_000, task=task)
-    floor = task.score(_at_minimum(), task.test_samples()).loss
-    assert losses(events)[-1] - floor < 0.01 * (losses(events)[0] - floor)
-    assert outcome.error is None
-
-
-def _at_minimum():
-    model = Quadratic().model()
-    model.at.data.zero_()
-    return model
-
-
 @pytest.mark.parametrize("case", [case for case in CASES if case not in FOR_FOUR])
 def test_one_worker_is_sequential_sgd(case):
     """Or what it says instead: gradients one update late, or something else than plain SGD."""
@@ -207,54 +210,23 @@ def alone(num_steps, *, delay, **hyper):
 
 
 @every_case
-def test_same_seed_same_bytes_other_seed_others(case):
-    def lines(seed):
-        return [to_line(event) for event in simulate(make(case), PRESETS["steep"][1], seed=seed, samples=400)[1]]
-
-    assert lines(0) == lines(0)
-    assert lines(0)[1:] != lines(1)[1:]
-
-
-@every_case
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), micro_batch=st.sampled_from([None, 3]), seed=st.integers(0, 3))
-def test_books_balance(case, data, micro_batch, seed):
-    """On any fleet: every computed sample is used once, times are sane, the sums are those of the events."""
-    algorithm, fleet = make(case), draw_fleet(data, case)
-    outcome, events = simulate(algorithm, fleet, samples=600, micro_batch=micro_batch, seed=seed, lr=0.01)
-    run, end = events[0], events[-1]
-    assert isinstance(run, Run)
-    assert isinstance(end, End)
-    assert outcome.reason == end.reason == "finished"
-    updates, computed = of(Update, events), of(Compute, events)
-
-    used, all_ = (sum(event.samples for event in some) for some in (updates, computed))
-    assert used == all_ or (used < all_ and base(case) in DROPS)
-    assert [event.version for event in updates] == list(range(1, len(updates) + 1))
-    assert all(event.staleness >= 0 for event in updates)
-    # The sums are those of the moment at which the budget was spent; what was in flight then is finished, too.
-    sums = end.sums
-    counted = updates[: sums.updates]
-    assert counted[-1].total_samples - counted[-1].samples < 600
-    assert sums.samples >= 600 or case in ENDS_BY_ITSELF
-    assert len(updates) - sums.updates <= most_in_flight(case, algorithm, len(fleet.workers))
-    assert (counted[-1].total_samples, counted[-1].t) == (sums.samples, sums.seconds)
-    assert sums.staleness_mean == pytest.approx(sum(event.staleness for event in counted) / len(counted))
-    assert sums.staleness_max == max(event.staleness for event in counted)
-
+def test_books_balance_on_any_fleet(case, data, micro_batch, seed):
+    """Every computed sample is used once, times are sane, the sums are those of the events."""
+    subject = Subject(algorithm=make(case), lr=0.01, **traits(case))
+    events = subject.run(draw_fleet(data, case), samples=600, micro_batch=micro_batch, seed=seed)
+    check_counts(subject, events, 600)
+    run, end, computed = events[0], events[-1], of(Compute, events)
+    counted = of(Update, events)[: end.sums.updates]
+    assert end.reason == "finished"
+    assert end.sums.staleness_mean == pytest.approx(sum(event.staleness for event in counted) / len(counted))
+    assert end.sums.staleness_max == max(event.staleness for event in counted)
     for worker in run.groups["workers"]:
         spans = [(event.t, event.until) for event in computed if event.who == worker]
-        assert all(a[1] <= b[0] + 1e-12 for a, b in itertools.pairwise(spans))
-        busy_s = sum(max(0.0, min(b, sums.seconds) - a) for a, b in spans)
-        assert sums.workers[worker].compute_s == pytest.approx(busy_s)
+        busy_s = sum(max(0.0, min(b, end.sums.seconds) - a) for a, b in spans)
+        assert end.sums.workers[worker].compute_s == pytest.approx(busy_s)
     assert max(event.until for event in computed) <= end.t
-
-
-def most_in_flight(case, algorithm, num_workers):
-    """Updates that may still be made when the budget has been spent."""
-    if base(case) in ONE_UPDATE_LATE:
-        return 1
-    return num_workers - 1 if algorithm.has_servers else 0
 
 
 @every_case
@@ -279,42 +251,6 @@ def test_detail_off_leaves_the_sums_as_they_are(name):
     assert {type(event) for event in brief_events} <= {Run, Evaluation, End}
 
 
-@every_case
-def test_replicas_are_identical_where_promised(case):
-    algorithm = make(case)
-    job = Job(algorithm=algorithm, task=Digits(), fleet=PRESETS["mild"][1], batch_size=8, samples=500)
-    run = VirtualRun(job, lambda event: None, None)
-    assert run.run().error is None
-    copies = [worker.parameters.values for worker in run.workers]
-    identical = all(torch.equal(copies[0], copy) for copy in copies)
-    if algorithm.replicas_identical:
-        assert identical
-    elif case in ASYNCHRONOUS:
-        assert not identical  # else this test could not fail
-
-
-@every_case
-def test_time_budget(case):
-    """It ends with the update that is under way then; a round is one."""
-    outcome, events = simulate(make(case), seconds=0.5, lr=0.01)
-    end = events[-1]
-    assert outcome.error is None
-    assert end.reason == "finished"
-    if case in ENDS_BY_ITSELF:
-        assert end.t < 0.5
-    else:
-        assert 0.5 == end.sums.seconds <= end.t < 0.6
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_all_end_together_though_some_load_for_long(case):
-    """Time is up when some have their next samples already and others do not."""
-    machines = (Machine(samples_per_s=1000, count=2), Machine(samples_per_s=1000, count=2, io_s_per_sample=0.01))
-    outcome, events = simulate(make(case), Fleet(machine=machines), seconds=0.12, lr=0.01)
-    assert outcome.error is None
-    assert events[-1].reason == "finished"
-
-
 @every_algorithm
 def test_stops_at_the_target(name):
     settings_ = {"task": Digits(), "samples": 8000, "lr": 0.1, "momentum": 0.5, "target": 0.7}
@@ -329,37 +265,8 @@ def test_stops_at_the_target(name):
     assert last.accuracy >= 0.7 or last.samples > cut.samples
 
 
-@every_algorithm
-@pytest.mark.parametrize("sampling", ["queue", "iid", "shards"])
-def test_every_way_of_sampling(name, sampling):
-    _, events = simulate(make_algorithm(name), sampling=sampling, samples=2000, lr=0.05)
-    assert losses(events)[-1] < 0.7 * losses(events)[0]
-
-
-@every_algorithm
-def test_any_optimizer(name):
-    spec = OptimizerSpec(name="adamw", lr=0.03)
-    _, events = simulate(make_algorithm(name), optimizer=spec, samples=6000, task=Quadratic(noise=0.1))
-    assert losses(events)[-1] < 0.2 * losses(events)[0]
-
-
-@every_case
-def test_a_worker_of_no_account_stops_nobody_for_ever(case):
-    """One machine is a hundred times slower; everybody still comes to an end."""
-    outcome, events = simulate(make(case), paces(2000, 2000, 2000, 20, jitter=0.0), samples=400)
-    assert outcome.error is None
-    assert events[-1].sums.samples >= 400 or case in ENDS_BY_ITSELF
-
-
-@pytest.mark.parametrize(
-    ("case", "num_servers"),
-    [
-        (case, number)
-        for case in CASES
-        if make(case).has_servers
-        for number in ((2, 4) if case in ("async", "grouping") else (3,))
-    ],
-)
+@pytest.mark.parametrize("num_servers", [2, 4])
+@pytest.mark.parametrize("case", ["async", "grouping"])
 def test_several_servers_share_the_layers(case, num_servers):
     fleet = Fleet(
         machine=(Machine(samples_per_s=1000, count=4, jitter=0.2),),

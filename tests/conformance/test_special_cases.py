@@ -90,8 +90,8 @@ def test_balanced_takes_equally_long_everywhere():
     assert summarize(events).staleness.max == 0
 
 
-class TwoCards:
-    """All that `balanced` asks for, of two cards at paces 3:1 that need five seconds for kernels of each new size."""
+class TwoGpus:
+    """All that `balanced` asks for, of two GPUs at paces 3:1 that need five seconds for kernels of each new size."""
 
     rank, workers, batch_size, micro_batch = 0, (0, 1), 100, 1000
 
@@ -112,20 +112,20 @@ class TwoCards:
         return samples
 
     async def all_reduce(self, samples: int) -> Gradient:
-        shares = (self._share(samples, 3000), self._share(200 - samples, 1000))
-        return Gradient(torch.zeros(1), 200, (0, 0), shares=shares)
+        contributions = (self._contribution(samples, 3000), self._contribution(200 - samples, 1000))
+        return Gradient(torch.zeros(1), 200, (0, 0), contributions=contributions)
 
-    def _share(self, samples: int, pace: float) -> Contribution:
+    def _contribution(self, samples: int, pace: float) -> Contribution:
         seconds = samples / pace + (0.0 if samples in self._known else 5.0)
         self._known.add(samples)
         return Contribution(samples, seconds)
 
 
 def test_balanced_comes_to_rest_where_every_new_size_costs_time_once():
-    cards = TwoCards(updates=30)
+    gpus = TwoGpus(updates=30)
     with pytest.raises(StopIteration):
-        make_algorithm("balanced").worker(cards).send(None)
-    assert cards.sizes[-25:] == [150] * 25
+        make_algorithm("balanced").worker(gpus).send(None)
+    assert gpus.sizes[-25:] == [150] * 25
 
 
 def test_balanced_follows_a_change_of_pace():

@@ -11,13 +11,13 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.conformance.plain_server import (
+from tests.conformance.plain import (
     AWKWARD,
+    Draws,
     OwnData,
     Result,
     Setting,
     Sgd,
-    SharedQueue,
     Step,
     assert_same,
     engine,
@@ -267,7 +267,7 @@ def test_simuparallel_is_the_plain_mean_of_whatever_was_reached() -> None:
 def test_alone_it_is_sequential_sgd(rule: str, steps: int, momentum: float, seed: int) -> None:
     setting = Setting(paces=(1000.0,), samples=120, momentum=momentum, lr=0.05, weight_decay=0.01, seed=seed)
     outcome, events = engine(setting, "wp", {"weights": rule, "steps": steps})
-    queue, optimizer, weights = SharedQueue(seed), Sgd(setting), start()
+    queue, optimizer, weights = Draws(seed), Sgd(setting), start()
     for _ in range(steps * math.ceil(30 / steps)):
         weights = optimizer.moved(weights, gradient_sum(weights, queue.take(4)) / 4)
     torch.testing.assert_close(outcome.model["at"].double(), weights, rtol=1e-4, atol=1e-5)

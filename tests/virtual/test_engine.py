@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 
 import pytest
@@ -10,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownpace import Algorithm, make_algorithm
+from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Compute, Fault, Load, Transfer, Update, Wait, to_line
-from ownpace.engines.processor import Processor
-from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown, paces
-from ownpace.fleet import PlannedFault as FaultSpec
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.schedule import Schedule
+from ownpace.fleet import Fleet, Machine, Network, PlannedFault, ServerMachine, paces
 from ownpace.report import summarize
 from ownpace.tasks import Digits
 from ownpace.testing import simulate
@@ -75,37 +79,6 @@ def test_a_slow_sender_does_not_hold_up_a_fast_server():
     assert [event.t for event in updates(events)][:5] == pytest.approx([1.1] * 5)
 
 
-def processor(**machine) -> Processor:
-    return Processor(Fleet(machine=(Machine(samples_per_s=10, **machine),)).workers[0], 0, 0)
-
-
-def test_slowdowns_take_effect_in_the_middle():
-    slow = Slowdown(from_s=2, until_s=4, factor=2)
-    assert processor(slowdown=(slow,)).compute(0, 10) == (0, 1)
-    assert processor(slowdown=(slow,)).compute(1, 20) == (1, 4)  # one second, then two at half the pace
-    assert processor(slowdown=(slow,)).compute(1, 30) == (1, 5)
-    assert processor(slowdown=(slow,)).compute(3, 5) == (3, 4)
-    assert processor(slowdown=(slow,)).compute(5, 5) == (5, 5.5)
-
-
-def test_jitter_has_its_mean_and_lengthens_only():
-    unsteady = processor(jitter=0.5)
-    lengths = []
-    now = 0.0
-    for _ in range(4000):
-        start, end = unsteady.compute(now, 10)
-        lengths.append(end - start)
-        now = end
-    assert min(lengths) >= 1
-    assert sum(lengths) / 4000 == pytest.approx(1 + 0.5 * 0.7979, rel=0.02)
-
-
-def test_a_machine_does_one_thing_at_a_time():
-    machine = processor()
-    assert machine.compute(0, 10) == (0, 1)
-    assert machine.compute(0, 10) == (1, 2)
-
-
 def test_loading_comes_before_computing():
     fleet = Fleet(machine=(Machine(samples_per_s=10, io_s_per_sample=0.05),))
     _, events = simulate(make_algorithm("sync"), fleet, batch_size=10, samples=10)
@@ -125,7 +98,7 @@ def test_waits_and_transfers_fill_the_gaps():
 
 
 def test_a_killed_machine_ends_the_run_and_is_named():
-    fleet = replace(paces(1000, 1000, jitter=0.0), fault=(FaultSpec(worker="worker-1", at_s=0.5),))
+    fleet = replace(paces(1000, 1000, jitter=0.0), fault=(PlannedFault(worker="worker-1", at_s=0.5),))
     outcome, events = simulate(make_algorithm("sync"), fleet, samples=100_000)
     assert outcome.error.exit_code == 4
     assert "worker-1 was killed at 0.5 s" in outcome.reason
@@ -135,14 +108,14 @@ def test_a_killed_machine_ends_the_run_and_is_named():
 
 
 def test_a_fault_after_the_end_does_not_happen():
-    fleet = replace(paces(1000, jitter=0.0), fault=(FaultSpec(worker="worker-0", at_s=5),))
+    fleet = replace(paces(1000, jitter=0.0), fault=(PlannedFault(worker="worker-0", at_s=5),))
     outcome, events = simulate(make_algorithm("sync"), fleet, samples=1000)
     assert outcome.error is None
     assert not [event for event in events if isinstance(event, Fault)]
 
 
 def test_a_pause_stops_the_machine_for_its_time():
-    pause = FaultSpec(worker="worker-0", at_s=0.25, kind="pause", back_at_s=1.25)
+    pause = PlannedFault(worker="worker-0", at_s=0.25, kind="pause", back_at_s=1.25)
     fleet = replace(paces(100, jitter=0.0), fault=(pause,))
     _, events = simulate(make_algorithm("sync"), fleet, batch_size=50, samples=100)
     assert [event.t for event in updates(events)] == pytest.approx([1.5, 2.0])
@@ -182,6 +155,13 @@ def test_reduce_and_broadcast_through_communicators_are_sync(cut):
     assert events[0].groups["communicators"] == ["communicator-0", "communicator-1"]
     kinds = [event.what for event in events if isinstance(event, Transfer)]
     assert set(kinds) == {"reduce", "all-reduce", "broadcast"}
+
+
+@pytest.mark.parametrize("cut", [0, 4, 5])
+def test_subgroups_that_are_no_partition_are_refused(cut):
+    """An empty subgroup, twice; and a rank that there is not."""
+    with pytest.raises(InputError, match="Layers divides its workers into"):
+        simulate(Layers(cut=cut), paces(*[1000] * 4, jitter=0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,9 +252,6 @@ def test_batchnorm_models_train_and_are_saved_whole():
 
 
 def test_lr_schedules_follow_samples():
-    from ownpace.core.learning.optimizer import OptimizerSpec
-    from ownpace.core.learning.schedule import Schedule
-
     frozen = OptimizerSpec(lr=0.1, schedule=Schedule(warmup_samples=10**9))
     outcome, _ = simulate(make_algorithm("sync"), optimizer=frozen, samples=100)
     torch.testing.assert_close(outcome.model["at"], torch.ones(10), rtol=1e-5, atol=1e-5)
@@ -289,9 +266,6 @@ def test_the_callers_random_numbers_are_left_alone():
 
 
 def test_the_event_file_is_the_same_in_another_process(tmp_path):
-    import subprocess
-    import sys
-
     code = (
         "import torch; torch.set_num_threads(1)\n"
         "from ownpace import execute, Config\n"
@@ -301,7 +275,7 @@ def test_the_event_file_is_the_same_in_another_process(tmp_path):
     )
     contents = []
     for name, hash_seed in (("a", "1"), ("b", "2")):
-        environment = {"PYTHONHASHSEED": hash_seed, "PATH": ""}
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True, env=environment)
         contents.append((tmp_path / name / "events.jsonl").read_bytes())
     assert contents[0] == contents[1]

@@ -26,47 +26,52 @@ from ownpace.run.names import label
 
 Runs = Sequence[tuple[Config, Path]]
 """What to run, and the folder of each."""
+DEFAULT_ALGORITHMS = "sync,balanced,abs,pace"
+Algorithms = Annotated[
+    str,
+    typer.Option(
+        "--algorithms",
+        "--algorithm",
+        help=f"{help_of('algorithm').text} Several, with commas between.",
+        metavar="NAMES",
+        show_default=DEFAULT_ALGORITHMS,
+        rich_help_panel=RUN,
+    ),
+]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-p",
+        "--parameter",
+        help="Parameters of the algorithms.",
+        metavar="[ALGORITHM.]NAME=VALUE",
+        rich_help_panel=RUN,
+    ),
+]
+Engines = Annotated[
+    str | None, typer.Option(help=help_of("engine").text, metavar="virtual|process|both", rich_help_panel=RUN)
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        "--seed",
+        help=f"{help_of('seed').text} Several, with commas between.",
+        metavar="NUMBERS",
+        show_default="0",
+        rich_help_panel=RUN,
+    ),
+]
 
 
 @options.with_run_options("algorithm", "parameters", "engine", "seed")
 def compare(
     *,
     config: options.ConfigFile = None,
-    algorithms: Annotated[
-        str,
-        typer.Option(
-            "--algorithms",
-            "--algorithm",
-            help=f"{help_of('algorithm').text} Several, with commas between.",
-            metavar="NAMES",
-            show_default="sync,balanced,abs,pace",
-            rich_help_panel=RUN,
-        ),
-    ] = "sync,balanced,abs,pace",
-    parameter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-p",
-            "--parameter",
-            help="Parameters of the algorithms.",
-            metavar="[ALGORITHM.]NAME=VALUE",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help=help_of("engine").text, metavar="virtual|process|both", rich_help_panel=RUN)
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            "--seeds",
-            "--seed",
-            help=f"{help_of('seed').text} Several, with commas between.",
-            metavar="NUMBERS",
-            show_default="0",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
+    algorithms: Algorithms = DEFAULT_ALGORITHMS,
+    parameter: Parameters = None,
+    engine: Engines = None,
+    seeds: Seeds = None,
     given: options.Given,
     out: options.Out = None,
     overwrite: options.Overwrite = False,

@@ -48,7 +48,9 @@ def ownpace_(
 ) -> None:
     """Train one model on machines of different speed, every machine at its own pace.
 
-    Try: ownpace compare --fleet 4,2,1,1 --target 0.95
+    To begin with, compare three algorithms on four simulated machines of different speed:
+
+      ownpace compare --algorithms sync,balanced,pace --momentum 0.9 --target 0.95
     """
     if context.invoked_subcommand is None:
         show_help(context)
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _usage(error: Exception, arguments: Sequence[str]) -> str:
     """What was wrong with the options, what was given, and what to do."""
-    message: str = error.format_message()  # type: ignore[attr-defined]
+    message: str = error.format_message()  # type: ignore[attr-defined]  # of click's exceptions
     options = getattr(getattr(error, "param", None), "opts", ())
     given = [value for option, value in pairwise(arguments) if option in options]
     was_given = f" (given: '{given[0]}')" if given else ""

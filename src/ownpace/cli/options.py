@@ -18,7 +18,7 @@ from ownpace.cli.logs import LEVELS
 from ownpace.core.contract.errors import InputError
 from ownpace.core.settings import choices, fits
 from ownpace.run import Config
-from ownpace.run.config import RUN, WRITE, help_of
+from ownpace.run.config import RUN, WRITE, field_types, help_of
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 
@@ -88,7 +88,7 @@ def with_run_options(*left_out: str) -> Callable[[Callable[..., None]], Callable
 def _option(name: str) -> Parameter:
     """The option for one field. Its default is None, which says that it was not given; `--help` shows the field's."""
     field, about = Config.__dataclass_fields__[name], help_of(name)
-    hint: object = get_type_hints(Config)[name]
+    hint = field_types()[name]
     kind = _kind(hint)
     flag = f"--{name.replace('_', '-')}"
     names = about.option.split("/") if about.option else [flag]

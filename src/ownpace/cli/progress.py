@@ -13,15 +13,18 @@ from ownpace.engines.job import ProgressReport
 
 MOST_WORKERS = 16
 """Lines of single workers, at the most."""
+WIDE = 110
+"""Columns from which on everything is written out."""
 
 
 class Live:
     """One bar per run, on standard error; nothing where that is not a terminal."""
 
     def __init__(self, console: Console) -> None:
+        self._wide = console.width >= WIDE
         self._progress = Progress(
             TextColumn("{task.description:<12}"),
-            BarColumn(bar_width=16),
+            BarColumn(bar_width=16 if self._wide else 6),
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
@@ -38,38 +41,44 @@ class Live:
 
     def add(self, name: str) -> Bar:
         """A bar for a run that is to come."""
-        return Bar(self._progress, self._progress.add_task(name, total=None, note="", start=False))
+        task = self._progress.add_task(name, total=None, note="", start=False, visible=False)
+        return Bar(self._progress, task, wide=self._wide)
 
 
 class Bar:
     """The bar of one run."""
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
+    def __init__(self, progress: Progress, task: TaskID, *, wide: bool) -> None:
         self._progress = progress
         self._task = task
+        self._wide = wide
         self._total: float | None = None
         self._by_time = False
         self._score = self._accuracy = ""
         self._workers: dict[str, TaskID] = {}
 
     def on_start(self, job: Job) -> None:
-        """The run begins: it ends after so many samples, or at a time."""
+        """The run begins; it ends after this many samples, or at this time."""
         self._by_time = job.samples is None
         self._total = job.seconds if job.samples is None else job.samples
-        self._progress.update(self._task, total=self._total)
+        self._progress.update(self._task, total=self._total, note="starting", visible=True)
         self._progress.start_task(self._task)
 
     def on_progress(self, progress: ProgressReport) -> None:
         """The engine's word on how far it is."""
-        samples, now = progress.samples, progress.seconds
-        rate = f"{samples / now:,.0f} samples/s" if now > 0 else ""
-        limit = progress.limit_samples_per_s
-        if limit and now > 0:
-            rate += f" ({samples / now / limit:.0%} of limit)"
         score = self._score if progress.loss is None else f"loss {progress.loss:.3f}{self._accuracy}"
-        note = f"{now:8.2f} s  {rate:<16} {score}"
-        self._progress.update(self._task, completed=now if self._by_time else samples, note=note)
+        done = progress.seconds if self._by_time else progress.samples
+        self._progress.update(self._task, completed=done, note=f"{self._speed(progress)} {score}")
         self._show_workers(progress)
+
+    def _speed(self, progress: ProgressReport) -> str:
+        """The engine's time, samples per second and, where the limit is known, their share of it."""
+        now, limit = progress.seconds, progress.limit_samples_per_s
+        if now <= 0:
+            return ""
+        rate = progress.samples / now
+        share = "" if not limit else f" ({rate / limit:.0%}{' of limit' if self._wide else ''})"
+        return f"{now:8.2f} s  {rate:,.0f} samples/s{share}" if self._wide else f"{now:.1f} s {rate:,.0f}/s{share}"
 
     def _show_workers(self, progress: ProgressReport) -> None:
         """One line for each worker: its pace, and how much of its time it computes."""
@@ -83,7 +92,9 @@ class Bar:
     def on_event(self, event: Event) -> None:
         """Remember the latest evaluation."""
         if isinstance(event, Evaluation):
-            self._accuracy = "" if event.accuracy is None else f"  accuracy {event.accuracy:.1%}"
+            self._accuracy = (
+                "" if event.accuracy is None else f"{'  accuracy' if self._wide else ''} {event.accuracy:.1%}"
+            )
             self._score = f"loss {math.nan if event.loss is None else event.loss:.3f}{self._accuracy}"
 
     def close(self, reason: str) -> None:

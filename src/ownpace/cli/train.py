@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -15,7 +16,7 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import read_events
 from ownpace.engines import is_main_process, num_ranks
 from ownpace.report.table import comparison_table
-from ownpace.run import EVENTS, execute
+from ownpace.run import EVENTS, Result, execute
 from ownpace.run.names import label
 
 
@@ -61,10 +62,14 @@ def train(
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     else:
-        console = Console()
-        console.print(comparison_table([result.summary]))
-        if described.detail:
-            draw({name: list(read_events(folder / EVENTS))}, folder / "figure.png", console)
-        console.print(f"results in {folder}", markup=False)
+        _show(result, name, folder, with_figure=described.detail)
     if result.error is not None:
         raise result.error
+
+
+def _show(result: Result, name: str, folder: Path, *, with_figure: bool) -> None:
+    console = Console()
+    console.print(comparison_table([result.summary]))
+    if with_figure:
+        draw({name: list(read_events(folder / EVENTS))}, folder / "figure.png", console)
+    console.print(f"results in {folder}", markup=False)

@@ -43,7 +43,7 @@ class Job:
     eval_every: int | None = None
     """Samples between evaluations (None: a fortieth of the run, or a quarter of an epoch, or the test set's size)."""
     evaluate: Evaluate = "during"
-    """On processes: evaluate the model while training goes on, or keep snapshots and evaluate them at the end."""
+    """On processes: evaluate the model during the training, or keep snapshots and evaluate them after it."""
     seed: int = 0
     sampling: Sampling = "queue"
     timing_only: bool = False
@@ -106,15 +106,21 @@ class Job:
         )
 
     def __post_init__(self) -> None:
+        positive(
+            batch_size=self.batch_size,
+            micro_batch=self.micro_batch,
+            samples=self.samples,
+            seconds=self.seconds,
+            eval_every=self.eval_every,
+        )
         self._check_end()
-        self._check_sizes()
+        self._check_batches()
         self._check_device()
 
     def _check_end(self) -> None:
-        """When the run ends, and what that needs."""
+        """Raise if nothing says when the run ends, or if what does contradicts itself."""
         if self.samples is None and self.seconds is None:
             raise InputError("nothing says when the run is to end; give samples, epochs or seconds")
-        positive(samples=self.samples, seconds=self.seconds, eval_every=self.eval_every)
         if self.target is not None and not 0 < self.target <= 1:
             raise InputError(f"target is {self.target}; it is an accuracy and must lie between 0 and 1, as in 0.95")
         if self.evaluate == "after" and self.stop_at_target:
@@ -130,9 +136,8 @@ class Job:
                 "give samples or epochs, or use schedule 'constant'"
             )
 
-    def _check_sizes(self) -> None:
-        """Batches against each other and against the data."""
-        positive(batch_size=self.batch_size, micro_batch=self.micro_batch)
+    def _check_batches(self) -> None:
+        """Raise if there are not enough samples for the batches."""
         if self.micro_batch is not None and self.micro_batch > self.batch_size:
             raise InputError(
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
@@ -150,6 +155,7 @@ class Job:
             )
 
     def _check_device(self) -> None:
+        """Raise if gradients cannot be computed there."""
         if self.cuda_graphs and torch.device(self.device).type != "cuda":
             raise InputError(f"cuda_graphs needs a GPU, but device is '{self.device}'; use device cuda, or drop it")
         try:

@@ -61,7 +61,7 @@ def _draw_curves(axis: Axes, runs: Mapping[str, Sequence[Event]]) -> None:
         axis.set_ylabel("test accuracy" if scores else "test loss")
         algorithm = next(e.algorithm for e in events if isinstance(e, Run))
         colour = colours.setdefault(algorithm, LINES[len(colours) % len(LINES)])
-        style = "--" if len(engines) > 1 and _engine(events) == "virtual" else "-"  # a prediction beside its run
+        style = "--" if len(engines) > 1 and _engine(events) == "virtual" else "-"  # a prediction next to its run
         axis.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.8, linestyle=style)
         reached = next((t for t, score in scores if target is not None and score >= target), None)
         if reached is not None and target is not None:

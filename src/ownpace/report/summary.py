@@ -49,7 +49,7 @@ class Summary:
     replicas_identical: bool | None = None
     """Whether all workers ended with the same bits, where the algorithm promises it and processes were compared."""
     code: str | None = None
-    """Of a run that ended early: `diverged`, `interrupted`, `machine-died`, `deadlock` or `failed`."""
+    """Of a run that ended early: the code of its error, as in `diverged` or `interrupted`."""
 
     def as_dict(self) -> dict[str, object]:
         """Everything, ready for JSON."""

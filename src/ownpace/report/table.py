@@ -28,14 +28,15 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
 
     num_seeds = max(len(group) for group in runs.values())
     title = f"mean of {num_seeds} seeds" if num_seeds > 1 else None
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    padding = (0, 0 if early else 1, 0, 0)  # all columns together are close to 80
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=padding, show_edge=False)
     table.add_column("algorithm", no_wrap=True)
     if target is not None:
-        table.add_column(f"time to {target:.1%}", justify="right")
-    for head in ("samples/s", "of limit", "busy (%)", "staleness", "accuracy"):
-        table.add_column(head, justify="right")
+        table.add_column(f"time to\n{target:.1%}", justify="right", no_wrap=True)
+    for head in ("samples/s", "of\nlimit", "busy (%)", "staleness", "accuracy"):
+        table.add_column(head, justify="right", no_wrap=head != "busy (%)")  # of many workers, it may take two lines
     if early:
-        table.add_column("ended")
+        table.add_column("ended", no_wrap=True)
     for (name, engine), group in runs.items():
         time = _mean_time(group)
         cells: list[str | Text] = [Text("predicted", style="dim") if both and engine == "virtual" else name]
@@ -72,7 +73,8 @@ def _busy(group: Sequence[Summary], most: int = 8) -> str:
     shares = [fmean(summary.busy[name] for summary in group) for name in names]
     if len(shares) > most:
         return f"{min(shares):.0%} to {max(shares):.0%}"
-    return " ".join(f"{100 * share:.0f}" for share in shares)
+    texts = [f"{100 * share:.0f}" for share in shares]
+    return f"{texts[0]} each" if len(texts) > 1 and len(set(texts)) == 1 else " ".join(texts)
 
 
 def _ended(group: Sequence[Summary]) -> str:

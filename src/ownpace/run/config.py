@@ -120,7 +120,7 @@ class Config:
     log_files: Annotated[bool, Help("On processes: write one log file per node into the run's folder.", WRITE)] = False
 
     def __post_init__(self) -> None:
-        for name, hint in _hints().items():
+        for name, hint in field_types().items():
             _check(name, getattr(self, name), hint)
 
     @classmethod
@@ -132,7 +132,7 @@ class Config:
         """
         path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
         make: Callable[..., Config] = cls
-        content = config_file.read(path, list(_hints()))
+        content = config_file.read(path, list(field_types()))
         try:
             return make(**content)
         except InputError as error:
@@ -229,9 +229,7 @@ class Config:
 
 def help_of(name: str) -> Help:
     """The help of a field."""
-    found = get_type_hints(Config, include_extras=True)[name].__metadata__[0]
-    assert isinstance(found, Help)
-    return found
+    return _helps()[name]
 
 
 def default_fleet() -> str:
@@ -244,13 +242,19 @@ def default_fleet() -> str:
 def shared_with_job() -> tuple[str, ...]:
     """The fields that `Job` has under the same name and with the same meaning: those that need no resolving."""
     resolved = {"algorithm", "task", "fleet", "optimizer", "samples"}
-    return tuple(field.name for field in fields(Job) if field.name in _hints() and field.name not in resolved)
+    return tuple(field.name for field in fields(Job) if field.name in field_types() and field.name not in resolved)
 
 
 @cache
-def _hints() -> dict[str, object]:
-    """Each field's type."""
+def field_types() -> dict[str, object]:
+    """Each field's type, without its help."""
     return get_type_hints(Config)
+
+
+@cache
+def _helps() -> dict[str, Help]:
+    hints = get_type_hints(Config, include_extras=True)
+    return {name: about for name, hint in hints.items() for about in hint.__metadata__ if isinstance(about, Help)}
 
 
 def _check(name: str, value: object, hint: object) -> None:

@@ -32,7 +32,12 @@ def to_text(fields: Mapping[str, object]) -> str:
         content["fleet"] = asdict(fleet)
     if not isinstance(optimizer, str):
         content.update(_or_reason("optimizer", optimizer, lambda: {"optimizer": name_of(optimizer)}))
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    try:
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"this configuration cannot be saved: {error}; use numbers, strings and truth values"
+        ) from None
 
 
 def _algorithm(algorithm: Algorithm) -> dict[str, object]:

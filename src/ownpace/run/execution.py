@@ -14,7 +14,7 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError, unknown
 from ownpace.core.contract.events import Event
 from ownpace.core.learning.task import Task
-from ownpace.engines import ENGINES, Job, is_main_process
+from ownpace.engines import ENGINES, Job, Outcome, is_main_process
 from ownpace.engines.job import OnProgress
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.run.config import Config, help_of
@@ -66,30 +66,41 @@ def execute(
     job = job or config.job(out)
     if not is_main_process():
         out = None  # rank 0 writes
-    started = time.perf_counter()
-    builder = SummaryBuilder()
     with RunFolder(out, overwrite=overwrite) as folder:
-        folder.write_config(config.resolved(job))
-        if on_start is not None:
-            on_start(job)
-
-        def emit(event: Event) -> None:
-            builder.take(event)
-            folder.write_event(event)
-            if on_event is not None:
-                on_event(event)
-
         try:
-            outcome = ENGINES[config.engine_name](job, emit, on_progress)
-        except InputError:
+            folder.write_config(config.resolved(job))
+            if on_start is not None:
+                on_start(job)
+            outcome, result = _run(job, config.engine_name, folder, on_event, on_progress)
+        except InputError:  # which could not be found earlier
             folder.discard()
             raise
-        summary = builder.summary()
-        if outcome.error is not None:
-            summary = replace(summary, code=outcome.error.code)
-        result = Result(summary, time.perf_counter() - started, outcome.error, out)
         folder.write_result(result.as_dict(), outcome.model)
     return result
+
+
+def _run(
+    job: Job,
+    engine: str,
+    folder: RunFolder,
+    on_event: Callable[[Event], None] | None,
+    on_progress: OnProgress | None,
+) -> tuple[Outcome, Result]:
+    """Let the engine run the job, its events counted, written and shown as they come."""
+    started = time.perf_counter()
+    builder = SummaryBuilder()
+
+    def emit(event: Event) -> None:
+        builder.take(event)
+        folder.write_event(event)
+        if on_event is not None:
+            on_event(event)
+
+    outcome = ENGINES[engine](job, emit, on_progress)
+    summary = builder.summary()
+    if outcome.error is not None:
+        summary = replace(summary, code=outcome.error.code)
+    return outcome, Result(summary, time.perf_counter() - started, outcome.error, folder.path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ class RunFolder:
     """The files of one run: resolved configuration, events, model, summary. Without a path it swallows them."""
 
     def __init__(self, path: Path | None, *, overwrite: bool) -> None:
-        self._path = path
+        self.path = path
         if path is None:
             return
         self.check(path, overwrite=overwrite)
@@ -46,36 +46,36 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove what was written, because nothing could be run."""
-        if self._path is not None:
+        if self.path is not None:
             self._events.close()
             for name in (CONFIG, EVENTS):
-                (self._path / name).unlink(missing_ok=True)
-            if not any(self._path.iterdir()):
-                self._path.rmdir()
+                (self.path / name).unlink(missing_ok=True)
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
 
     def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *details: object) -> None:
-        if self._path is not None:
+        if self.path is not None:
             self._events.close()
 
     def write_config(self, config: Config) -> None:
         """Save what is run."""
-        if self._path is not None:
-            config.save(self._path / CONFIG)
+        if self.path is not None:
+            config.save(self.path / CONFIG)
 
     def write_event(self, event: Event) -> None:
         """Append one event."""
-        if self._path is not None:
+        if self.path is not None:
             self._events.write(to_line(event) + "\n")
 
     def write_result(self, summary: Mapping[str, object], model: Mapping[str, Tensor]) -> None:
         """Save the summary and, if there is one, the model."""
-        if self._path is None:
+        if self.path is None:
             return
         if model:
-            save_file({name: value.cpu().contiguous() for name, value in model.items()}, self._path / MODEL)
-            shutil.copymode(self._path / CONFIG, self._path / MODEL)  # save_file lets nobody else read it
+            save_file({name: value.cpu().contiguous() for name, value in model.items()}, self.path / MODEL)
+            shutil.copymode(self.path / CONFIG, self.path / MODEL)  # save_file makes it readable for its owner alone
         text = json.dumps(summary, indent=2, allow_nan=False)
-        (self._path / SUMMARY).write_text(text + "\n", encoding="utf-8")
+        (self.path / SUMMARY).write_text(text + "\n", encoding="utf-8")

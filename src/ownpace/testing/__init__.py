@@ -1,37 +1,10 @@
-"""Helpers for tests of algorithms, ours and yours."""
+"""Helpers for tests of algorithms, ours and yours.
 
-from __future__ import annotations
+runs         one run, with all its events, in one call
+conformance  what holds of every algorithm, as checks to call
+"""
 
-from typing import Any
+from ownpace.testing.conformance import CHECKS, ConformanceError, check_algorithm
+from ownpace.testing.runs import run_on, simulate
 
-from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.events import Event
-from ownpace.core.learning.optimizer import OptimizerSpec
-from ownpace.engines import ENGINES, Job, Outcome
-from ownpace.fleet import Fleet, paces
-from ownpace.tasks import Quadratic
-
-
-def run_on(engine: str, algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tuple[Outcome, list[Event]]:
-    """Run an algorithm, by default on a small parabola and paces 4:2:1:1, and keep all its events.
-
-    Keyword arguments are the fields of `ownpace.engines.Job`; `lr`, `momentum` and `weight_decay` go to SGD.
-    """
-    names = ("lr", "momentum", "weight_decay")
-    settings = {name: job.pop(name) for name in names if name in job}
-    job.setdefault("optimizer", OptimizerSpec(**settings))
-    job.setdefault("task", Quadratic())
-    job.setdefault("samples", None if "seconds" in job else 2000)
-    job.setdefault("batch_size", 8)
-    events: list[Event] = []
-    fleet = fleet or paces(4000, 2000, 1000, 1000, jitter=0.0)
-    outcome = ENGINES[engine](Job(algorithm=algorithm, fleet=fleet, **job), events.append, None)
-    return outcome, events
-
-
-def simulate(algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tuple[Outcome, list[Event]]:
-    """The same in virtual time."""
-    return run_on("virtual", algorithm, fleet, **job)
-
-
-__all__ = ["run_on", "simulate"]
+__all__ = ["CHECKS", "ConformanceError", "check_algorithm", "run_on", "simulate"]

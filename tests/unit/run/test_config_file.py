@@ -216,6 +216,12 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         Config.load(tmp_path / "bytes")
 
 
+def test_what_json_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be saved: Object of type Tensor"):
+        Config(parameters={"staleness": torch.ones(1)}).save(tmp_path / "c.json")
+    assert not (tmp_path / "c.json").exists()
+
+
 def test_fields_left_out_keep_their_defaults(tmp_path):
     (tmp_path / "c.json").write_text('{"format": 1, "lr": 1}', encoding="utf-8")
     assert Config.load(tmp_path / "c.json") == Config(lr=1)

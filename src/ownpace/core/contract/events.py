@@ -129,7 +129,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Tally:
-    """What one worker did, summed over the run."""
+    """What one worker did over the whole run."""
 
     samples: int
     compute_s: float

@@ -125,7 +125,7 @@ class Hub:
                         Release(), [each.name for each in helpers if not self.journal.nodes[each.name].has_ended]
                     )
             case Failed():
-                self.complaints.add(control.error)
+                self.complaints.add(control.error(name))
             case _:
                 log.debug("%s from %s is not for the hub", control, name)
 
@@ -171,6 +171,7 @@ class Hub:
 
     def finish(self, error: OwnpaceError | None) -> None:
         """Evaluate what is left, and write the last record."""
+        # Scores first: an evaluation that comes after the last record would be lost.
         self._take_scores(final=True)
         now = 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
         self.journal.end(self._ledger, now, error, is_done=self.is_done)

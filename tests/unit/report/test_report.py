@@ -57,3 +57,21 @@ def test_the_table_shows_the_code_and_never_the_prose(code, shown):
     with console.capture() as captured:
         console.print(comparison_table([summary]))
     assert captured.get().rstrip().endswith(shown)
+
+
+@pytest.mark.parametrize("code", [None, "interrupted"])
+def test_a_comparison_fits_80_columns(code):
+    _, events = simulate(make_algorithm("sync"), samples=100)
+    busy = {f"worker-{rank}": 1.0 - 0.001 * rank for rank in range(4)}
+    usual = replace(summarize(events), target=0.95, accuracy=0.967, busy=busy, samples_per_s=12345.0)
+    summaries = [replace(usual, algorithm=name) for name in ("balanced", "pace")]
+    if code is not None:
+        summaries.append(replace(usual, algorithm="dc-async", reason="it ended", code=code))
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(comparison_table(summaries))
+    shown = captured.get()
+    assert "…" not in shown
+    assert "not reached" in shown
+    assert "100 each" in " ".join(shown.split()) or code
+    assert code is None or code in shown

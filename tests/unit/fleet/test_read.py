@@ -1,15 +1,11 @@
-"""Fleets and their files."""
+"""Fleets as files, shorthands and presets."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import InputError
-from ownpace.fleet import PRESETS, Fleet, Machine, Slowdown, fleet_from, read_fleet, read_toml
+from ownpace.fleet import PRESETS, Fleet, Machine, Slowdown, read_fleet, read_toml
 
 FILE = """
 [[machine]]
@@ -104,39 +100,3 @@ def test_shorthand_and_presets():
         assert read_fleet(name) is fleet
         assert about
         assert len(fleet.workers) == 4
-
-
-def test_overlapping_slowdowns_are_refused():
-    slow = (Slowdown(from_s=0, until_s=2, factor=2), Slowdown(from_s=1, until_s=3, factor=2))
-    with pytest.raises(InputError, match="overlap at 1 s"):
-        Machine(samples_per_s=1, slowdown=slow)
-
-
-def test_limit_counts_jitter_slowdowns_and_pauses():
-    slow = Slowdown(from_s=5, until_s=10, factor=2)
-    fleet = fleet_from(
-        {
-            "machine": [{"samples_per_s": 100, "jitter": 0.5}, {"samples_per_s": 10, "name": "slow", "slowdown": []}],
-            "fault": [{"worker": "slow-0", "at_s": 0, "kind": "pause", "back_at_s": 5}],
-        }
-    )
-    steady = 100 / (1 + 0.5 * math.sqrt(2 / math.pi))
-    assert fleet.limit_samples_per_s(10) == pytest.approx(steady + 10 * 0.5)
-    slowed = Fleet(machine=(Machine(samples_per_s=10, slowdown=(slow,)),))
-    assert slowed.limit_samples_per_s(20) == pytest.approx(10 * 17.5 / 20)
-
-
-@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=5), st.floats(0.1, 50))
-def test_mean_rate_is_the_integral_of_the_rate(lengths, until):
-    """Against a sum over small pieces."""
-    edges, slow, start = [], [], 0.0
-    for index, length in enumerate(lengths):
-        if index % 2 == 0:
-            slow.append(Slowdown(from_s=start, until_s=start + length, factor=1.0 + index))
-        start += length
-        edges.append(start)
-    worker = Fleet(machine=(Machine(samples_per_s=1, slowdown=tuple(slow)),)).workers[0]
-    pieces = 4000
-    points = [(k + 0.5) * until / pieces for k in range(pieces)]
-    rates = [next((1 / s.factor for s in slow if s.from_s <= t < s.until_s), 1.0) for t in points]
-    assert worker.mean_rate(until) == pytest.approx(sum(rates) / pieces, rel=5e-3)

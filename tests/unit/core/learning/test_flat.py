@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.values import Gradient
 from ownpace.core.learning.flat import FlatModel, Layout
 from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.tasks import Digits
@@ -120,27 +119,3 @@ def test_shards_are_whole_layers_in_order_and_cover_everything(sizes, data):
 def test_more_shards_than_layers_are_refused():
     with pytest.raises(InputError, match="3 servers, but the model has only 2 layers"):
         Layout(nn.Linear(2, 2)).shards(3)
-
-
-def test_gradients_add_as_unions_of_samples():
-    a = Gradient(torch.tensor([2.0, 4.0]), 2, (3,), 1.0, 0.5).noting(square=1.5, of=2.0)
-    b = Gradient(torch.tensor([10.0, 0.0]), 3, (2,), 2.0, 0.25).noting(square=0.5)
-    union = a + b
-    assert union.mean.tolist() == pytest.approx([12 / 5, 4 / 5])
-    assert (union.samples, union.versions, union.loss, union.seconds) == (5, (2,), 3.0, 0.75)
-    assert union.notes == {"square": 2.0, "of": 2.0}
-
-
-def test_the_gradient_of_no_samples_is_neutral():
-    nothing = Gradient(torch.zeros(2), 0, (4,), 0.0)
-    some = Gradient(torch.tensor([2.0, 4.0]), 2, (3,), 1.0, 0.5)
-    assert nothing.mean.tolist() == [0.0, 0.0]
-    assert (some + nothing).mean.tolist() == some.mean.tolist()
-    assert (some + nothing).samples == 2
-
-
-def test_a_corrected_gradient_has_the_given_mean():
-    gradient = Gradient(torch.tensor([2.0, 4.0]), 2, (3,), 1.0, 0.5).noting(square=1.5)
-    corrected = gradient.with_mean(torch.tensor([5.0, 6.0]))
-    assert corrected.mean.tolist() == [5.0, 6.0]
-    assert (corrected.samples, corrected.versions, corrected.loss, corrected.notes) == (2, (3,), 1.0, {"square": 1.5})

@@ -1,0 +1,39 @@
+"""How long a machine takes for what it is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from ownpace.engines.processor import Processor
+from ownpace.fleet import Fleet, Machine, Slowdown
+
+
+def processor(**machine) -> Processor:
+    return Processor(Fleet(machine=(Machine(samples_per_s=10, **machine),)).workers[0], 0, 0)
+
+
+def test_slowdowns_take_effect_in_the_middle():
+    slow = Slowdown(from_s=2, until_s=4, factor=2)
+    assert processor(slowdown=(slow,)).compute(0, 10) == (0, 1)
+    assert processor(slowdown=(slow,)).compute(1, 20) == (1, 4)  # one second, then two at half the pace
+    assert processor(slowdown=(slow,)).compute(1, 30) == (1, 5)
+    assert processor(slowdown=(slow,)).compute(3, 5) == (3, 4)
+    assert processor(slowdown=(slow,)).compute(5, 5) == (5, 5.5)
+
+
+def test_jitter_has_its_mean_and_lengthens_only():
+    unsteady = processor(jitter=0.5)
+    lengths = []
+    now = 0.0
+    for _ in range(4000):
+        start, end = unsteady.compute(now, 10)
+        lengths.append(end - start)
+        now = end
+    assert min(lengths) >= 1
+    assert sum(lengths) / 4000 == pytest.approx(1 + 0.5 * 0.7979, rel=0.02)
+
+
+def test_a_machine_does_one_thing_at_a_time():
+    machine = processor()
+    assert machine.compute(0, 10) == (0, 1)
+    assert machine.compute(0, 10) == (1, 2)

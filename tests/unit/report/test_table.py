@@ -1,0 +1,97 @@
+"""Summaries as a table for people."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ownpace.report.summary import Staleness, Summary
+from ownpace.report.table import comparison_table
+
+PLAIN = Summary(
+    algorithm="sync",
+    engine="virtual",
+    task="digits",
+    model="mlp",
+    seed=0,
+    reason="finished",
+    seconds=2.0,
+    samples=2000,
+    updates=10,
+    samples_per_s=1000.0,
+    share_of_limit=0.5,
+    limit_samples_per_s=2000.0,
+    accuracy=0.9,
+    best_accuracy=0.9,
+    loss=0.1,
+    target=None,
+    time_to_target=None,
+    staleness=Staleness(0.0, 0),
+    busy={"worker-0": 1.0, "worker-1": 0.25},
+)
+
+
+def rendered(*summaries: Summary) -> list[list[str]]:
+    """The cells of the table, row by row; the first is the heading."""
+    columns = comparison_table(summaries).columns
+    heading = [str(column.header).replace("\n", " ") for column in columns]
+    return [heading, *(list(map(str, row)) for row in zip(*(column.cells for column in columns), strict=True))]
+
+
+def test_one_row_says_what_people_ask_first():
+    heading, row = rendered(PLAIN)
+    assert heading == ["algorithm", "samples/s", "of limit", "busy (%)", "staleness", "accuracy"]
+    assert row == ["sync", "1,000", "50%", "100 25", "0.0, ≤ 0", "90.0%"]
+
+
+def test_seeds_are_averaged_and_said_so():
+    other = replace(PLAIN, seed=1, samples_per_s=3000.0, accuracy=0.8, staleness=Staleness(1.0, 4), busy={
+        "worker-0": 0.5, "worker-1": 0.75,
+    })  # fmt: skip
+    assert comparison_table([PLAIN, other]).title == "mean of 2 seeds"
+    _, row = rendered(PLAIN, other)
+    assert row == ["sync", "2,000", "50%", "75 50", "0.5, ≤ 4", "85.0%"]
+
+
+def test_rows_stand_in_the_order_given():
+    rows = rendered(*(replace(PLAIN, algorithm=name) for name in ("pace", "abs", "sync")))
+    assert [row[0] for row in rows[1:]] == ["pace", "abs", "sync"]
+
+
+def test_times_to_the_target_stand_there_where_there_is_one():
+    reached = replace(PLAIN, target=0.9, time_to_target=1.234)
+    heading, first, second = rendered(reached, replace(reached, algorithm="abs", time_to_target=None))
+    assert heading[1] == "time to 90.0%"
+    assert (first[1], second[1]) == ("1.23 s", "not reached")
+
+
+def test_one_seed_that_missed_the_target_is_not_averaged_away():
+    reached = replace(PLAIN, target=0.9, time_to_target=1.0)
+    rows = rendered(reached, replace(reached, seed=1, time_to_target=None))
+    assert rows[-1][1] == "not reached"
+
+
+def test_the_fastest_is_shown_in_bold():
+    slow = replace(PLAIN, target=0.9, time_to_target=2.0)
+    table = comparison_table([slow, replace(slow, algorithm="pace", time_to_target=1.0)])
+    assert [cell.style for cell in table.columns[1].cells] == ["", "bold green"]
+
+
+def test_what_was_simulated_next_to_processes_is_a_prediction():
+    rows = rendered(replace(PLAIN, engine="process"), PLAIN)
+    assert [row[0] for row in rows[1:]] == ["sync", "predicted"]
+    assert rendered(PLAIN)[1][0] == "sync"
+
+
+def test_many_workers_are_summed_up():
+    busy = {f"worker-{rank}": rank / 10 for rank in range(1, 10)}
+    assert rendered(replace(PLAIN, busy=busy))[1][3] == "10% to 90%"
+
+
+def test_tasks_without_accuracy_show_none():
+    assert rendered(replace(PLAIN, accuracy=None))[1][-1] == "–"
+
+
+def test_a_run_that_ended_early_says_so():
+    heading, first, second = rendered(PLAIN, replace(PLAIN, algorithm="abs", reason="the power went out"))
+    assert heading[-1] == "ended"
+    assert (first[-1], second[-1]) == ("finished", "early")
