@@ -1,9 +1,10 @@
-"""docs/results/claims.md and its figures, out of the runs that were made."""
+"""docs/results/claims.md, its details and its figures, out of the runs that were made."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -12,25 +13,35 @@ from claims.race import Race, ScheduledRace, lead
 from claims.running import HERE, Runner, describe
 from ownpace.fleet import PRESETS
 
-PAGE = HERE / "docs" / "results" / "claims.md"
+RESULTS = HERE / "docs" / "results"
 IMAGES = HERE / "docs" / "images" / "claims"
 WORDS = HERE / "benchmarks" / "claims" / "words"
 """What people have to say about the numbers, one file for each section."""
 
 
 def write(runner: Runner) -> None:
-    """Write the page; what was not run is said to be missing."""
+    """Write both pages; what was not run is said to be missing."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    parts = [(WORDS / "head.md").read_text().rstrip()]
+    numbers = {}
     for name, make in SECTIONS.items():
         try:
-            numbers = make(runner)
+            numbers[name] = make(runner)
         except KeyError:
-            numbers = ["Not run here yet: `make claims`."]
-        parts.append((WORDS / f"{name}.md").read_text().rstrip())
-        parts.append("\n".join(numbers))
-    parts.append((WORDS / "foot.md").read_text().rstrip())
-    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+            numbers[name] = ["Not run here yet: `make claims`."]
+    (RESULTS / "claims.md").write_text(_words("verdicts") + "\n", encoding="utf-8")
+    (RESULTS / "claims-details.md").write_text(details(numbers), encoding="utf-8")
+
+
+def details(numbers: Mapping[str, Sequence[str]]) -> str:
+    """The page with all sections: what there is to say, then the numbers."""
+    parts = [_words("head")]
+    for name, lines in numbers.items():
+        parts += [_words(name), "\n".join(lines).rstrip()]
+    return "\n\n".join([*parts, _words("foot")]) + "\n"
+
+
+def _words(name: str) -> str:
+    return (WORDS / f"{name}.md").read_text(encoding="utf-8").rstrip()
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -137,7 +148,7 @@ def _average(what: str, leads: Sequence[float | None]) -> str:
     if not known:
         return f"{what}: not shown."
     each = ", ".join(describe(value) for value in leads)
-    return f"**{what}: {each}; on average {statistics.mean(known):.2f}×.**"
+    return textwrap.fill(f"**{what}: {each}; on average {statistics.mean(known):.2f}×.**", 124)
 
 
 def pace(runner: Runner) -> list[str]:

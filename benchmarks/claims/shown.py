@@ -97,7 +97,7 @@ def scheduled(fleet: str) -> ScheduledRace:
     labels = ("pace", "wp", "acco", "acco, equal-time", "balanced")
     fine = {f"{label}, micro-batches of 8": WAYS[label] for label in ("pace", "acco", "acco, equal-time")}
     return ScheduledRace(
-        f"{fleet}: accuracy after so many samples",
+        f"{fleet}: accuracy after this many samples",
         fleet,
         replace(MNIST, target=None, stop_at_target=False, seconds=None),
         {label: WAYS[label] for label in labels} | fine,
@@ -217,7 +217,7 @@ def wp_nodes() -> Fleet:
 
 
 def wp(rule: str, steps: int, seed: int) -> Config:
-    """One-shot averaging after so many steps of the fastest, on a9a with L2 logistic regression."""
+    """One-shot averaging after this many steps of the fastest, on a9a with L2 logistic regression."""
     l2 = 0.05
     return Config(
         engine="virtual",
@@ -246,7 +246,7 @@ def best_od_lr(runner: Runner, task: str, ratio: float, way: Way) -> float:
 
 
 def final_runs(task: str, optimizer: str) -> list[Config]:
-    """Sync and Pace to the end, at all learning rates and three seeds."""
+    """Sync and Pace to the end, at every learning rate and seed of the final runs."""
     return [
         to_the_end(task, fleet, algorithm, lr, optimizer, seed)
         for fleet in ("mild", "steep", "drift", "uniform", "wan")

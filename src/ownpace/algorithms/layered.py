@@ -59,7 +59,7 @@ class LayeredSgd(Algorithm):
             for part in self.sizes.split(","):
                 cuts.append(cuts[-1] + int(part))
             if cuts[-1] != num_workers:
-                raise InputError(f"sizes is '{self.sizes}', {cuts[-1]} in all, but there are {num_workers} workers")
+                raise InputError(f"sizes is '{self.sizes}', {cuts[-1]} together, but there are {num_workers} workers")
         return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(cuts))
 
     async def worker(self, me: Worker) -> None:

@@ -81,13 +81,13 @@ class WpSgd(Algorithm):
             done += 1
 
     async def _round(self, me: Worker) -> None:
-        reports = Reports(me)
+        reports = RoundReports(me)
         alone = await self._train_alone(me, reports)
         told = await reports.exchange(alone.steps)
         total = await me.all_reduce(self._weighted(me, alone, told))
         me.commit(alone.start.values - total.total, total)  # v = w_start − Σ_i weight_i (w_start − w_i)
 
-    async def _train_alone(self, me: Worker, reports: Reports) -> LocalRound:
+    async def _train_alone(self, me: Worker, reports: RoundReports) -> LocalRound:
         """Local steps, until the fastest node has done its T."""
         alone = LocalRound(me)
         past: deque[Parameters] = deque([alone.start], maxlen=self.delay + 1)
@@ -103,7 +103,7 @@ class WpSgd(Algorithm):
             fastest_is_done = of_node.notes["done"] > 0 or not of_node.samples
         return alone
 
-    def _weighted(self, me: Worker, alone: LocalRound, told: Sequence[Report]) -> Gradient:
+    def _weighted(self, me: Worker, alone: LocalRound, told: Sequence[RoundReport]) -> Gradient:
         """weight_i (w_start − w_i); the workers of a node hold the same w_i and divide its weight among them."""
         nodes = self.subgroups(len(me.workers))
         node = next(i for i, ranks in enumerate(nodes) if me.rank in ranks)
@@ -147,7 +147,7 @@ class WpSgd(Algorithm):
         return [power * (max(steps) - n) * log_r for n in steps]
 
 
-class Report(NamedTuple):
+class RoundReport(NamedTuple):
     """What a worker tells the others at the end of its round."""
 
     steps: int
@@ -156,7 +156,7 @@ class Report(NamedTuple):
     """Its learning rate."""
 
 
-class Reports:
+class RoundReports:
     """The reports of one round, which may come in while this worker still trains."""
 
     def __init__(self, me: Worker) -> None:
@@ -167,15 +167,15 @@ class Reports:
         """Whether a worker has taken all its steps. One that had none to take says nothing about the fastest."""
         return any([(await report).notes["steps"] > 0 for report in self._others.values() if report.done])
 
-    async def exchange(self, steps: int) -> list[Report]:
+    async def exchange(self, steps: int) -> list[RoundReport]:
         """Tell my steps and wait for the others'; returns the reports of all workers, by rank."""
         me = self._me
         for worker in self._others:
             me.send(worker, steps=steps, lr=me.lr)
-        told = {me.address: Report(steps, me.lr)}
+        told = {me.address: RoundReport(steps, me.lr)}
         for worker, report in self._others.items():
             notes = (await report).notes
-            told[worker] = Report(int(notes["steps"]), notes["lr"])
+            told[worker] = RoundReport(int(notes["steps"]), notes["lr"])
         return [told[worker] for worker in me.workers]
 
 

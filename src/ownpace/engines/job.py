@@ -106,8 +106,6 @@ class Job:
         )
 
     def __post_init__(self) -> None:
-        if self.samples is None and self.seconds is None:
-            raise InputError("nothing says when the run is to end; give samples, epochs or seconds")
         positive(
             batch_size=self.batch_size,
             micro_batch=self.micro_batch,
@@ -115,6 +113,14 @@ class Job:
             seconds=self.seconds,
             eval_every=self.eval_every,
         )
+        self._check_end()
+        self._check_batches()
+        self._check_device()
+
+    def _check_end(self) -> None:
+        """Raise if nothing says when the run ends, or if what does contradicts itself."""
+        if self.samples is None and self.seconds is None:
+            raise InputError("nothing says when the run is to end; give samples, epochs or seconds")
         if self.target is not None and not 0 < self.target <= 1:
             raise InputError(f"target is {self.target}; it is an accuracy and must lie between 0 and 1, as in 0.95")
         if self.evaluate == "after" and self.stop_at_target:
@@ -123,8 +129,15 @@ class Job:
             )
         if self.target is None and self.stop_at_target:
             raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
-        if self.cuda_graphs and torch.device(self.device).type != "cuda":
-            raise InputError(f"cuda_graphs needs a GPU, but device is '{self.device}'; use device cuda, or drop it")
+        shape = self.optimizer.schedule.shape
+        if self.samples is None and shape != "constant":
+            raise InputError(
+                f"schedule '{shape}' needs to know how many samples there will be, but only seconds are given; "
+                "give samples or epochs, or use schedule 'constant'"
+            )
+
+    def _check_batches(self) -> None:
+        """Raise if there are not enough samples for the batches."""
         if self.micro_batch is not None and self.micro_batch > self.batch_size:
             raise InputError(
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
@@ -140,12 +153,11 @@ class Job:
                 f"{len(self.fleet.workers)} workers, but only {num_train} training samples to share out; "
                 "use sampling 'queue'"
             )
-        shape = self.optimizer.schedule.shape
-        if self.samples is None and shape != "constant":
-            raise InputError(
-                f"schedule '{shape}' needs to know how many samples there will be, but only seconds are given; "
-                "give samples or epochs, or use schedule 'constant'"
-            )
+
+    def _check_device(self) -> None:
+        """Raise if gradients cannot be computed there."""
+        if self.cuda_graphs and torch.device(self.device).type != "cuda":
+            raise InputError(f"cuda_graphs needs a GPU, but device is '{self.device}'; use device cuda, or drop it")
         try:
             torch.zeros(1, device=self.device).item()
         except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -1,4 +1,4 @@
-"""Who computes gradients and judges models, for every engine."""
+"""Computes gradients and evaluates models, for every engine."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _BLOCK = 64
 
 
 class Processor:
-    """One worker's machine. It computes one thing at a time, and beside that loads one thing at a time."""
+    """One worker's machine. It computes one thing at a time, and at the same time loads one thing at a time."""
 
     __slots__ = (
         "_changes",

@@ -81,7 +81,7 @@ class SharedMemoryError(OwnpaceError):
 
 
 class NodeFailed(OwnpaceError):
-    """The code of a node raised what nobody expected; its traceback was printed where it runs."""
+    """The code of a node raised what was not expected; its traceback was printed where it runs."""
 
     code = "node-failed"
 

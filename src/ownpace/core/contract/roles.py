@@ -46,7 +46,7 @@ class Node(Protocol):
     def training(self) -> bool:
         """Whether the run goes on, as far as this node knows from the updates it made and what it awaited.
 
-        Nodes that have awaited the same collectives get the same answer, so nobody is left alone in one.
+        Nodes that have awaited the same collectives get the same answer, so none is left alone in one.
         """
 
     @property
@@ -81,7 +81,7 @@ class Node(Protocol):
         """
 
     def reduce(self, body: B | None, to: Address, group: Group) -> Pending[B | None]:
-        """As `all_reduce`, but only `to` gets the sum; the others get None. Whoever passes None adds nothing."""
+        """As `all_reduce`, but only `to` gets the sum; the others get None. A member that passes None adds nothing."""
 
     def broadcast(self, body: B | None, root: Address, group: Group) -> Pending[B]:
         """Start sending `root`'s body to every member. The others pass None for a gradient, or a tensor like its."""

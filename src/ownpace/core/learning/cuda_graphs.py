@@ -1,15 +1,15 @@
 """CUDA graphs: a gradient as one launch instead of some hundred, for micro-batches that are short.
 
 Queueing the kernels of a forward and a backward pass takes Python some milliseconds, whatever the size of the batch.
-On a fast card with a small micro-batch, that is longer than computing it. A graph is recorded once for each size and
-then replayed. What Python does beside the kernels is not replayed, so this is for models whose forward pass is the
-same every time: it is off unless asked for.
+On a fast GPU with a small micro-batch, that is longer than computing it. A graph is recorded once for each size and
+then replayed. Only kernels are replayed, not what Python does between them, so this is for models whose forward pass is
+the same every time: it is off unless asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,17 +32,31 @@ class CapturedGradients:
 
     def set(self, values: Tensor) -> None:
         """Use these parameters; they are copied if they have changed since the last time."""
-        if self._source is None or self._source[0] is not values or self._source[1] != values._version:
+        version: int = values._version  # torch's count of changes in place, which has no public name
+        if self._source is None or self._source[0] is not values or self._source[1] != version:
             self.values.copy_(values)
-            self._source = values, values._version
+            self._source = values, version
 
     def knows(self, samples: int) -> bool:
-        """Whether a gradient of so many samples was recorded."""
+        """Whether a gradient of this many samples was recorded."""
         return samples in self._graphs
 
     def record(self, inputs: Tensor, targets: Tensor) -> None:
         """Record the gradient of as many samples as these."""
-        self._graphs[len(targets)] = _Recorded(self._compute, inputs, targets, self.values, self._pool)
+        inputs, targets, total = inputs.clone(), targets.clone(), torch.empty_like(self.values)
+        device = self.values.device
+        stream = torch.cuda.Stream(device)
+        # Kernels are chosen and libraries set up outside of the recording, on a stream of its own as torch asks for.
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                self._compute(inputs, targets, total)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads (those of collectives) go on using the GPU meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            loss = self._compute(inputs, targets, total)
+        self._graphs[len(targets)] = _Recorded(inputs, targets, total, loss, graph)
 
     def gradient(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The flat sum of the samples' gradients and their mean loss; both are overwritten by the next call."""
@@ -53,20 +67,15 @@ class CapturedGradients:
         return recorded.total, recorded.loss
 
 
+@dataclass(frozen=True, eq=False)
 class _Recorded:
-    def __init__(self, compute: GradientFn, inputs: Tensor, targets: Tensor, like: Tensor, pool: Any) -> None:
-        self.inputs, self.targets = inputs.clone(), targets.clone()
-        self.total = torch.empty_like(like)
-        stream = torch.cuda.Stream(like.device)
-        stream.wait_stream(torch.cuda.current_stream(like.device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):  # kernels are chosen and libraries are set up outside of the recording
-                compute(self.inputs, self.targets, self.total)
-        torch.cuda.current_stream(like.device).wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        # Other threads (of collectives, say) go on using the card meanwhile.
-        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
-            self.loss = compute(self.inputs, self.targets, self.total)
+    """A graph, and the tensors it reads from and writes to."""
+
+    inputs: Tensor
+    targets: Tensor
+    total: Tensor
+    loss: Tensor
+    graph: torch.cuda.CUDAGraph
 
 
 __all__ = ["CapturedGradients"]

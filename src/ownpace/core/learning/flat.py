@@ -16,7 +16,7 @@ from ownpace.core.learning.cuda_graphs import CapturedGradients
 from ownpace.core.learning.task import Task
 
 Buffers = list[Tensor]
-"""One worker's copy of what a model keeps beside its parameters (BatchNorm's running statistics)."""
+"""One worker's copy of what a model keeps besides its parameters (BatchNorm's running statistics)."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Layer:
     stop: int
     shape: torch.Size
     channels_last: bool = False
-    """Whether its values lie in the order of torch's channels-last format, which cards prefer for convolutions."""
+    """Whether its values lie in the order of torch's channels-last format, which GPUs prefer for convolutions."""
 
     def view(self, part: Tensor) -> Tensor:
         """Its range of a flat vector, in its own shape."""
@@ -57,16 +57,17 @@ class Layout:
         if len({p.dtype for _, p in parameters}) > 1:
             given = ", ".join(sorted({str(p.dtype) for _, p in parameters}))
             raise InputError(f"the model's parameters are of several types ({given}); convert them to one")
-        self._lay_out([(name, parameter.shape, _channels_last(parameter)) for name, parameter in parameters])
+        self.set([(name, parameter.shape, _channels_last(parameter)) for name, parameter in parameters])
 
     @classmethod
     def of(cls, shapes: Sequence[tuple[str, torch.Size, bool]]) -> Layout:
         """The layout of layers with these names and shapes, in this order; some of them channels-last."""
         layout = cls.__new__(cls)
-        layout._lay_out(shapes)
+        layout.set(shapes)
         return layout
 
-    def _lay_out(self, shapes: Sequence[tuple[str, torch.Size, bool]]) -> None:
+    def set(self, shapes: Sequence[tuple[str, torch.Size, bool]]) -> None:
+        """Put layers of these names and shapes one after the other."""
         layers, start = [], 0
         for name, shape, channels_last in shapes:
             layers.append(Layer(name, start, start + shape.numel(), shape, channels_last))
@@ -113,7 +114,7 @@ class FlatModel:
         self.initial = torch.cat([layer.flatten(parameter.detach()) for layer, parameter in parameters])
         self._parameters = self._trainable()
         self._buffers = [
-            (submodule, name)
+            (submodule._buffers, name)  # the dictionary itself: going through the module costs more than a small layer
             for submodule in self.module.modules()
             for name, buffer in submodule.named_buffers(recurse=False)
             if buffer is not None
@@ -129,7 +130,7 @@ class FlatModel:
 
     def new_buffers(self) -> Buffers:
         """A copy of the model's buffers, for one worker to keep as its own."""
-        return [submodule._buffers[name].clone() for submodule, name in self._buffers]  # type: ignore[union-attr]
+        return [buffer.clone() for buffer in self.take_buffers()]
 
     def bind(self, values: Tensor, buffers: Buffers) -> None:
         """Point the module at these parameters and buffers. Nothing is copied."""
@@ -137,12 +138,13 @@ class FlatModel:
             for parameter, view in zip(self._parameters, self.layout.views(values), strict=True):
                 parameter.data = view
             self._bound = values
-        for (submodule, name), buffer in zip(self._buffers, buffers, strict=True):
-            submodule._buffers[name] = buffer
+        for (place, name), buffer in zip(self._buffers, buffers, strict=True):
+            place[name] = buffer
 
     def take_buffers(self) -> Buffers:
         """The module's buffers as they are now; a module may have replaced some in its forward pass."""
-        return [submodule._buffers[name] for submodule, name in self._buffers]  # type: ignore[misc]
+        buffers = [place[name] for place, name in self._buffers]
+        return [buffer for buffer in buffers if buffer is not None]
 
     def gradient(self, inputs: Tensor, targets: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The sum over the samples of the per-sample gradients, flat (in `out`, if given), and their mean loss."""
@@ -155,7 +157,7 @@ class FlatModel:
         return torch.cat(flat, out=out), loss.detach()
 
     def capture(self, buffers: Buffers) -> CapturedGradients:
-        """Gradients of this model that are recorded on a card and replayed; `buffers` are those of the one worker."""
+        """Gradients of this model that are recorded on a GPU and replayed, with these buffers."""
         captured = CapturedGradients(self._into, self.initial)
         self.bind(captured.values, buffers)
         return captured

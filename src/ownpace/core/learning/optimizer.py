@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.schedule import Schedule
 from ownpace.core.settings import not_negative, positive
 
-State = list[dict[str, Any]]
+State = list[dict[str, object]]
 """An optimizer's state: one dictionary per parameter it knows."""
 Build = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -132,7 +131,7 @@ class FlatOptimizer:
             total: The sum of the samples' gradients, flat.
             samples: How many they were.
             lr_factor: By what the optimizer's learning rates are multiplied.
-            donate: `state` may be overwritten, because nobody needs it any more.
+            donate: `state` may be overwritten, because it is not needed any more.
             in_place: And so may `values`.
         """
         if self._plain_sgd:
@@ -149,6 +148,7 @@ class FlatOptimizer:
         for group, lr in zip(self._optimizer.param_groups, self.rates, strict=True):
             group["lr"] = lr * lr_factor
         self._optimizer.step()
+        # Caches (recorded CUDA graphs) tell by a tensor's version whether they must copy it again.
         torch.autograd.graph.increment_version(values)  # it was changed through `.data`, which does not tell
         self._let_go()
         return values, self._take_state()
@@ -167,7 +167,7 @@ class FlatOptimizer:
         group = self._optimizer.param_groups[0]
         lr, momentum, decay = self.rates[0] * lr_factor, group["momentum"], group["weight_decay"]
         buffer = state[0].get("momentum_buffer")
-        if buffer is None:
+        if not isinstance(buffer, Tensor):  # before the first step there is none
             buffer = total / samples
         else:
             buffer = buffer.mul_(momentum) if donate else buffer * momentum

@@ -17,7 +17,7 @@ from ownpace.core.learning.seeds import Purpose, derive, seed_for
 
 Sampling = Literal["queue", "iid", "shards"]
 Take = Callable[[int], int]
-"""Takes so many places in a queue, and returns the first."""
+"""Takes this many places in a queue, and returns the first."""
 
 
 class Sampler(Protocol):
@@ -27,7 +27,7 @@ class Sampler(Protocol):
         """The next `samples` indices for the worker of that rank."""
 
     def assign(self, rank: int, start: float, stop: float) -> None:
-        """Let that worker draw from this share of the data (0 to 1) from now on, if each has a share of its own."""
+        """Let that worker draw from this range of the data (0 to 1) from now on, if each has a range of its own."""
 
 
 def make_sampler(kind: Sampling, size: int, num_workers: int, seed: int, take: Take | None = None) -> Sampler:

@@ -16,7 +16,7 @@ from ownpace.engines.virtual.simulation import Simulation
 class Endpoint(Protocol):
     """What awaitables know of a node."""
 
-    name: str
+    address: Address
     simulation: Simulation
     progress: Progress
     mailbox: deque[Message] | None
@@ -86,7 +86,7 @@ class VirtualGradient(Gradient, Due):
         worker.computed_samples += self.computed
         worker.compute_s += now - self.start
         if simulation.detail:
-            simulation.emit(events.Compute(self.start, now, worker.name, self.computed, self.versions[0]))
+            simulation.emit(events.Compute(self.start, now, worker.address.name, self.computed, self.versions[0]))
         if self.then is not None:
             self.then()
 
@@ -180,7 +180,7 @@ def waited(node: Endpoint, what: str, start: float) -> None:
     """Record that a node has waited since `start`."""
     now = node.simulation.clock.time
     if now > start:
-        node.simulation.emit(events.Wait(start, now, node.name, what))
+        node.simulation.emit(events.Wait(start, now, node.address.name, what))
 
 
 __all__ = ["CollectivePart", "Endpoint", "VirtualBatch", "VirtualGradient", "VirtualMessage", "VirtualReceive"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -84,7 +83,7 @@ class Collective:
         result = self._parts[self._root].body if self._what == "broadcast" and self._root else total(bodies)
         nbytes = max(0 if body is None else body.nbytes for body in bodies)
         cost = transport.all_reduce if self._what == "all-reduce" else transport.chain
-        links = cast(Sequence[transport.Link], self._group.members)  # in virtual time, a node is its own address
+        links: list[transport.Link] = [member.node for member in self._group]  # type: ignore[attr-defined]  # virtual
         start, end = cost(simulation.clock.time, links, nbytes, simulation.latency_s)
         self._tell_who_stops()
         simulation.clock.at(end, Call(partial(self._deliver, result)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ownpace.core.contract.values import Gradient, Parameters, Shard
+from ownpace.core.contract.values import Address, Gradient, Parameters
 from ownpace.engines.progress import Progress
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
@@ -22,8 +22,7 @@ class VirtualLearner:
     """
 
     __slots__ = _NONE_HERE
-    name: str
-    shard: Shard
+    address: Address
     simulation: Simulation
     progress: Progress
     _values: Tensor
@@ -40,13 +39,13 @@ class VirtualLearner:
     @property
     def parameters(self) -> Parameters:
         if self._snapshot is None:
-            self._snapshot = Parameters(self._values, self.progress.version, self.shard)
+            self._snapshot = Parameters(self._values, self.progress.version, self.address.shard)
         return self._snapshot
 
     @property
     def lr(self) -> float:
         simulation = self.simulation
-        rate = simulation.optimizer(self.shard).rates[0] if simulation.real else simulation.job.optimizer.lr
+        rate = simulation.optimizer(self.address.shard).rates[0] if simulation.real else simulation.job.optimizer.lr
         return rate * self._lr_factor(1.0)
 
     def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
@@ -60,8 +59,8 @@ class VirtualLearner:
         simulation, values = self.simulation, self._values
         if simulation.real and gradient.samples:
             replica = self._replica or Replica(values)
-            values = replica.peek(simulation.optimizer(self.shard), gradient, self._lr_factor(lr_scale))
-        return Parameters(values, self.progress.version, self.shard)
+            values = replica.peek(simulation.optimizer(self.address.shard), gradient, self._lr_factor(lr_scale))
+        return Parameters(values, self.progress.version, self.address.shard)
 
     def place(self, parameters: Parameters) -> None:
         if len(self.progress.versions) == 1:
@@ -92,7 +91,7 @@ class VirtualLearner:
 
     def _move(self, gradient: Gradient, lr_scale: float, memory: int) -> None:
         replica = self._replica or Replica(self._values)
-        optimizer = self.simulation.optimizer(self.shard)
+        optimizer = self.simulation.optimizer(self.address.shard)
         self._replica = replica.step(optimizer, gradient, self._lr_factor(lr_scale), memory)
         self._values = self._replica.values
 

@@ -92,13 +92,13 @@ class Monitor:
     def updated(self, whose: Updated, samples: int, staleness: int) -> None:
         """A node made an update. Of replicas, the first to make it counts; of servers, the first."""
         simulation, totals, progress = self._simulation, self.totals, whose.progress
-        first_shard = whose.shard.index == 0
+        first_shard = whose.address.shard.index == 0
         version, total_samples = progress.version, progress.samples
         if first_shard and version <= totals.updates:
             return
         now = simulation.clock.time
         if simulation.detail:
-            simulation.emit(events.Update(now, whose.name, version, samples, total_samples, staleness))
+            simulation.emit(events.Update(now, whose.address.name, version, samples, total_samples, staleness))
         if first_shard:
             self._model.latest = whose
             totals.add(now, version, total_samples, staleness)
@@ -141,7 +141,7 @@ class Monitor:
         clock = self._simulation.clock
         now = clock.time
         begun_s = {id(e.worker): max(0.0, now - e.start) for e in clock.scheduled() if isinstance(e, VirtualGradient)}
-        workers = {worker.name: worker.tally(begun_s.get(id(worker), 0.0)) for worker in self._workers}
+        workers = {worker.address.name: worker.tally(begun_s.get(id(worker), 0.0)) for worker in self._workers}
         return sums_of(self.totals, now, self._simulation.job.fleet.limit_samples_per_s(now), workers)
 
 

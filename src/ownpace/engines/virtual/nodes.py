@@ -20,7 +20,6 @@ from ownpace.core.contract.values import (
     Group,
     Message,
     Parameters,
-    Role,
     Shard,
 )
 from ownpace.engines.ledger import diverged
@@ -42,16 +41,24 @@ B = TypeVar("B", Gradient, Tensor)
 _NOTE_BYTES = 8
 
 
-class VirtualNode(Address):
+class VirtualAddress(Address):
+    """An address that leads to its node at once."""
+
+    __slots__ = ("node",)
+    node: VirtualNode
+
+
+class VirtualNode:
     """What workers, servers and communicators share: a link, messages, collectives, and knowing when to stop.
 
-    In virtual time, a node is its own address. Large fleets are slow where memory is touched in many places, so what
-    every message needs lies in the node's own slots.
+    Large fleets are slow where memory is touched in many places, so what every message needs lies in the node's own
+    slots.
     """
 
     __slots__ = (
         "_clock",
         "_collectives",
+        "address",
         "bandwidth_bytes_per_s",
         "in_free_s",
         "mailbox",
@@ -64,23 +71,20 @@ class VirtualNode(Address):
     def __init__(
         self,
         surroundings: tuple[Simulation, Collectives],
-        who: tuple[Role, int, str, Shard],
+        address: VirtualAddress,
         bandwidth: float,
         progress: Progress,
     ) -> None:
-        super().__init__(*who)
         self.simulation, self._collectives = surroundings
         self._clock = self.simulation.clock
+        self.address: Address = address
+        address.node = self
         self.progress = progress
         self.bandwidth_bytes_per_s = bandwidth
         self.in_free_s = 0.0
         self.out_free_s = 0.0
         self.mailbox: deque[Message] | None = None
         self.receiving: VirtualReceive | None = None
-
-    @property
-    def address(self) -> Address:
-        return self
 
     @property
     def workers(self) -> Group:
@@ -96,7 +100,7 @@ class VirtualNode(Address):
 
     @property
     def subgroup(self) -> Group:
-        return self.simulation.roster.subgroup(self)
+        return self.simulation.roster.subgroup(self.address)
 
     @property
     def training(self) -> bool:
@@ -105,7 +109,7 @@ class VirtualNode(Address):
 
     def send(self, to: Address, body: Body = None, **notes: float) -> None:
         simulation, now = self.simulation, self._clock.time
-        receiver: VirtualNode = to  # type: ignore[assignment]  # in virtual time, a node is its own address
+        receiver: VirtualNode = to.node  # type: ignore[attr-defined]  # all addresses are virtual ones here
         nbytes = _NOTE_BYTES * len(notes) if body is None else body.nbytes
         # Take up my way out and the receiver's way in, as transport.py says: this is the hottest code of a run.
         start = now if now > self.out_free_s else self.out_free_s
@@ -117,8 +121,10 @@ class VirtualNode(Address):
             into = start + take
         arrival = (out if out > into else into) + simulation.latency_s
         if simulation.detail:
-            simulation.emit(events.Transfer(start, arrival, "send", [self.name, to.name], nbytes))
-        message = VirtualMessage(receiver, self, body, self.progress.samples, now >= simulation.deadline_s, notes)
+            simulation.emit(events.Transfer(start, arrival, "send", [self.address.name, to.name], nbytes))
+        message = VirtualMessage(
+            receiver, self.address, body, self.progress.samples, now >= simulation.deadline_s, notes
+        )
         self._clock.at_last(arrival, message)
 
     def receive(self, sender: Address | None = None) -> VirtualReceive:
@@ -140,13 +146,14 @@ class VirtualNode(Address):
 
     def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> CollectivePart:
         part = CollectivePart(self, "all-reduce", cast(Body, body))
-        return self._collectives.start("all-reduce", part, self, group or self.simulation.roster.workers)
+        return self._collectives.start("all-reduce", part, self.address, group or self.simulation.roster.workers)
 
     def reduce(self, body: B | None, to: Address, group: Group) -> CollectivePart:
-        return self._collectives.start("reduce", CollectivePart(self, "reduce", body), self, group, to)
+        return self._collectives.start("reduce", CollectivePart(self, "reduce", body), self.address, group, to)
 
     def broadcast(self, body: B | None, root: Address, group: Group) -> CollectivePart:
-        return self._collectives.start("broadcast", CollectivePart(self, "broadcast", body), self, group, root)
+        part = CollectivePart(self, "broadcast", body)
+        return self._collectives.start("broadcast", part, self.address, group, root)
 
 
 class VirtualServer(VirtualLearner, VirtualNode):
@@ -157,7 +164,8 @@ class VirtualServer(VirtualLearner, VirtualNode):
     def __init__(self, surroundings: tuple[Simulation, Collectives], shard: Shard, bandwidth: float) -> None:
         simulation = surroundings[0]
         progress = Progress(simulation.job.samples or math.inf, counts_alone=True)
-        super().__init__(surroundings, ("server", shard.index, f"server-{shard.index}", shard), bandwidth, progress)
+        address = VirtualAddress("server", shard.index, f"server-{shard.index}", shard)
+        super().__init__(surroundings, address, bandwidth, progress)
         self.begin_at(Replica(simulation.learning.initial[shard.start : shard.stop]))
 
 
@@ -169,8 +177,8 @@ class VirtualCommunicator(VirtualNode):
     def __init__(self, surroundings: tuple[Simulation, Collectives], index: int, bandwidth: float) -> None:
         simulation = surroundings[0]
         whole = Shard(0, 0, simulation.learning.layout.size)
-        who: tuple[Role, int, str, Shard] = ("communicator", index, f"communicator-{index}", whole)
-        super().__init__(surroundings, who, bandwidth, Progress(simulation.job.samples or math.inf))
+        address = VirtualAddress("communicator", index, f"communicator-{index}", whole)
+        super().__init__(surroundings, address, bandwidth, Progress(simulation.job.samples or math.inf))
 
 
 class VirtualWorker(VirtualLearner, VirtualNode):
@@ -185,6 +193,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         "computed_samples",
         "load_s",
         "micro_batch",
+        "rank",
     )
 
     def __init__(
@@ -196,7 +205,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         whole = Shard(0, 0, simulation.learning.layout.size)
         progress = Progress(job.samples or math.inf, num_shards)
         bandwidth = job.fleet.network.bandwidth_bytes_per_s
-        super().__init__(surroundings, ("worker", rank, machine.name, whole), bandwidth, progress)
+        super().__init__(surroundings, VirtualAddress("worker", rank, machine.name, whole), bandwidth, progress)
         self.begin_at(replica)
         self.batch_size = job.batch_size
         self.micro_batch = job.micro_batch or job.batch_size
@@ -204,16 +213,13 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         self.computed_samples = 0
         self.compute_s = 0.0
         self.load_s = 0.0
+        self.rank = rank
         self._processor = Processor(machine, rank, job.seed)
-
-    @property
-    def rank(self) -> int:
-        return self.index
 
     def load(self, samples: int | None = None) -> VirtualBatch:
         samples = self.micro_batch if samples is None else samples
         end = self._load(samples)
-        loaded = VirtualBatch(Batch(self.simulation.draw(self.index, samples), samples))
+        loaded = VirtualBatch(Batch(self.simulation.draw(self.rank, samples), samples))
         self._clock.at(end, loaded)
         return loaded
 
@@ -234,11 +240,11 @@ class VirtualWorker(VirtualLearner, VirtualNode):
             ready = self._load(samples) if self._processor.io_s_per_sample else self._clock.time
         start, end = self._processor.compute(ready, samples)
         if simulation.real:
-            indices = simulation.draw(self.index, samples) if batch is None else batch.indices
+            indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
             values = self._values if at is None else at.values
             total, loss = simulation.learning.gradient(values, self.buffers, indices)
             if not math.isfinite(loss):
-                raise diverged(f"the loss on {self.name}", loss, progress.samples)
+                raise diverged(f"the loss on {self.address.name}", loss, progress.samples)
         else:
             total, loss = simulation.learning.initial, math.nan
         versions = progress.versions if at is None else progress.versions_at(at)
@@ -259,7 +265,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
 
     def take_data_range(self, start: float, stop: float) -> None:
         if self.simulation.sampler is not None:
-            self.simulation.sampler.assign(self.index, start, stop)
+            self.simulation.sampler.assign(self.rank, start, stop)
 
     def tally(self, begun_s: float) -> events.Tally:
         """What this worker has done, with the time that its gradient under way has taken so far."""
@@ -269,7 +275,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         start, end = self._processor.load(self._clock.time, samples)
         self.load_s += end - start
         if self.simulation.detail and end > start:
-            self.simulation.emit(events.Load(start, end, self.name, samples))
+            self.simulation.emit(events.Load(start, end, self.address.name, samples))
         return end
 
 

@@ -1,4 +1,4 @@
-"""Learning in virtual time: workers in lock-step share their steps; or nobody learns, and time alone passes."""
+"""Learning in virtual time: workers in lock-step share their steps; or nothing is learnt, and only time passes."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Replica:
         return self._states[memory]
 
     def at(self, values: Tensor) -> Replica:
-        """Other parameters with the same state; whoever called now holds that one instead of this."""
+        """Other parameters with the same state; the caller holds that replica from now on, and not this one."""
         self.holders -= 1
         states = self._states if self.holders == 0 else {key: clone(state) for key, state in self._states.items()}
         return Replica(values, states)
 
     def peek(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Tensor:
-        """The parameters after one step that nobody takes."""
+        """The parameters after one step that is not taken."""
         state = self.state(optimizer)
         return optimizer.step(self.values, state, gradient.total, samples=gradient.samples, lr_factor=lr_factor)[0]
 
     def step(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float, memory: int = 0) -> Replica:
-        """The replica after one step; whoever called now holds that one instead of this."""
+        """The replica after one step; the caller holds that one from now on, and not this one."""
         if self._next is None or self._next[0] is not gradient or self._next[1] != lr_factor:
             values, state = optimizer.step(
                 self.values,
@@ -96,7 +96,7 @@ class TimingOnly:
         self.initial = torch.empty(self.layout.size, dtype=dtype, device="meta")
 
     def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
-        raise AssertionError("where only time is simulated, nobody steps")
+        raise AssertionError("where only time is simulated, there are no steps")
 
     def new_buffers(self) -> Buffers:
         return []

@@ -83,7 +83,12 @@ class VirtualRun:
         self.workers = [
             VirtualWorker(surroundings, rank, start, max(1, len(shards))) for rank in range(len(job.fleet.workers))
         ]
-        self.simulation.roster = Roster(subgroups, self.workers, self.servers, self.communicators)
+        self.simulation.roster = Roster(
+            subgroups,
+            [node.address for node in self.workers],
+            [node.address for node in self.servers],
+            [node.address for node in self.communicators],
+        )
 
     def run(self) -> Outcome:
         """Start all nodes, let time pass, and write the last record, whatever happens."""
@@ -145,7 +150,7 @@ class VirtualRun:
 
     def _who_waits(self) -> str:
         waiting = [
-            *(f"{worker.name} for a message" for worker in self.workers if worker.receiving),
+            *(f"{worker.address.name} for a message" for worker in self.workers if worker.receiving),
             *self._collectives.waiting(),
         ]
         more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""

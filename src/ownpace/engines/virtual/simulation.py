@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract import events
-from ownpace.core.contract.values import Parameters, Shard
+from ownpace.core.contract.values import Address, Parameters
 from ownpace.core.learning.sampling import make_sampler
 from ownpace.engines.job import Job
 from ownpace.engines.learning import RealLearning
@@ -26,8 +26,7 @@ _NO_INDICES = torch.empty(0, dtype=torch.int64)
 class Updated(Protocol):
     """A node that has just made an update."""
 
-    name: str
-    shard: Shard
+    address: Address
     progress: Progress
 
     @property
@@ -43,7 +42,7 @@ class Simulation:
     """The surroundings of a node. Nodes know this and each other's addresses, and nothing of the run around them."""
 
     roster: Roster
-    """Set once there are nodes: they are its members."""
+    """Set once there are nodes, whose addresses it lists."""
     on_update: OnUpdate
     """Set once there is something that follows the run."""
 

@@ -68,6 +68,7 @@ class Inbox:
 
     def begin(self, generation: int) -> None:
         """Begin a generation: what came for it before is here now, and what is left of older ones is gone."""
+        # The number first: what was early is delivered below, and must count as of now.
         self.generation = generation
         self.told_to_stop = False
         self._arrived.clear()
@@ -148,6 +149,7 @@ class Inbox:
         if packet.generation < self.generation:
             return
         if packet.generation > self.generation:
+            # Kept before anything is raised: it is the first message of the generation that begins now.
             self._early.append((name, packet))
             if self._listener.restarts:
                 raise NewGeneration
@@ -183,6 +185,7 @@ class Inbox:
     def block(self, received: ProcessReceive) -> float:
         """Wait until a message has come; returns since when."""
         start = self._context.clock.now()
+        # A node that is about to wait reports first: it may wait for long, and the hub would think it silent.
         self._context.reporter.maybe_report(start)
         self.look(0.0)
         while received.message is None:

@@ -35,6 +35,7 @@ class LayerSender:
 
     def complete(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """All of it, after the backward pass; what took no part in the loss is zero."""
+        # From the last layer to the first, as buckets leave on every member: another order would deadlock.
         for index in range(len(self._views) - 1, -1, -1):
             if self._given_up:
                 break

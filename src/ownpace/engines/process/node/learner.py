@@ -56,6 +56,7 @@ class LearnerState:
     def step(self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int) -> None:
         """Make an update."""
         if gradient.samples:
+            # Closed before the update is counted: a budget of time that is spent by now does not include it.
             self._maybe_close_totals()
             self.held.step(gradient, self._lr_factor(lr_scale), memory, self._agreed_rates)
             self._made_update(gradient, advance)

@@ -140,6 +140,7 @@ class UserLoop:
         """Let the algorithm learn from this many samples."""
         worker = self._worker
         self._user.check_place()
+        # Before the coroutine starts: its first message must carry the new generation's number.
         worker.begin(generation)
         worker.batch_size = worker.micro_batch = batch_size
         # With servers, a worker may not know how many there were when the loop before was left.
@@ -186,6 +187,7 @@ class UserLoop:
 
     def _answer(self, asked: LoopGradient, samples: int, seconds: float) -> None:
         """Give the algorithm the gradient of this many samples, or of none, and let it go on."""
+        # The model goes back to its own parameters before the algorithm goes on: its next step is made there.
         self._point.leave()
         sums = self._worker.sums
         sender, self._sender = self._sender, None
@@ -249,10 +251,12 @@ class UserLoop:
         Not the samples learnt from tell that (batches without a step are lost), but a count that all workers share.
         """
         self._handed_out = 0
+        # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
         left = 0 if self._sender is None else self._sender.give_up()
         count_ended(1)
         while self._coroutine is not None:
             assert self._source.asked is not None
+            # Only when all have ended: a worker that stopped earlier would leave the others alone in a sum.
             if count_ended(0) >= len(self._worker.workers):
                 self.tell_to_stop()
             elif len(self._worker.servers):

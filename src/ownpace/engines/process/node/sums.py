@@ -115,6 +115,7 @@ class NodeSums:
             else:
                 values = collectives.values(collectives.buffer())
                 values.zero_() if gradient is None else values.copy_(gradient.total)
+        # The same order on every member: collectives are matched by order, not by what they carry.
         works = [*launch(header), *launch(values)]
         noted = NO_NOTES if gradient is None else gradient.notes
         return ProcessSum(self, what, collectives, works, header, values, now, noted, isinstance(body, Tensor))
@@ -163,6 +164,7 @@ class ProcessSum:
     def __await__(self) -> Generator[object, None, Gradient | Tensor | None]:
         if self._works or self._result is None:
             self._result = self._finish()
+        # On every await, not on the first only: nodes that have awaited the same sums must agree on whether to go on.
         if self._stop:
             self._sums.progress.hear(0, True)
         return self._result
@@ -176,6 +178,7 @@ class ProcessSum:
             header = self._header.cpu()
         context.reporter.waited(self.what, start)
         self._works = ()
+        # Whoever is not the root of a reduce has leftovers of the sum in its header: there is nothing to read.
         if self.only_for not in (None, collectives.channels.member):
             return None
         said = collectives.read(header, self._noted)

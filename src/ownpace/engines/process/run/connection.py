@@ -47,6 +47,7 @@ class Connection:
         self.store = rendezvous.open_store() if store is None else store
         self.mailbox = Mailbox(name, rendezvous.host, rendezvous.key, self._find, timeout_s=rendezvous.timeout_s)
         self.clock = WallClock()
+        # Last: as soon as the others can find this node, they write to it.
         self.store.set(f"node/{name}", self.mailbox.contact)
         log.info("%s listens at %s", name, self.mailbox.contact)
 
@@ -87,6 +88,7 @@ class Connection:
 
     def start_together(self, node: ProcessNode, *, spans_hosts: bool) -> None:
         """Say that this node is prepared, and wait until all are."""
+        # Clocks first: time zero is announced as soon as the last node is prepared.
         if spans_hosts:
             self._set_clock(node)
         node.context.reporter.say(Prepared())

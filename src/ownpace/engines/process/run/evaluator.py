@@ -66,6 +66,7 @@ class Evaluator:
         if len(shards) == self._num_shards:
             parts = [shards[index] for index in range(len(shards))]
             self._values = parts[0] if len(parts) == 1 else torch.cat(parts)
+            # Marks that one server passed and another skipped stay incomplete; they are few, and never evaluated.
             del self._shards[mark]
             self._evaluate(snapshot)
 

@@ -171,6 +171,7 @@ class Hub:
 
     def finish(self, error: OwnpaceError | None) -> None:
         """Evaluate what is left, and write the last record."""
+        # Scores first: an evaluation that comes after the last record would be lost.
         self._take_scores(final=True)
         now = 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
         self.journal.end(self._ledger, now, error, is_done=self.is_done)

@@ -121,7 +121,9 @@ class LoopRun:
                 handles_signals=True,
             )
         )
+        # Servers first, since importing torch takes them longest; then the hub, which waits for all of them.
         session.start_children(helpers_here(session, environment, options.server_hosts))
+        # Entered before the connection, so that it is left after it: the hub has to hear how this node ended.
         stack.enter_context(session.hub_running())
         address = session.roster.workers.members[environment.rank]
         connection, context = stack.enter_context(session.connected(address, user.values[:0], is_evaluated=False))
@@ -130,6 +132,7 @@ class LoopRun:
         loop = UserLoop(worker, user, overlap=overlap)
         fingerprint = terms.fingerprint(**alike, seed=options.seed, clip_norm=user.clip_norm)
         connection.introduce(worker, fingerprint)
+        # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
         counters = Counters(self._store, first=environment.rank == 0, spans_hosts=spans_hosts)
         stack.callback(counters.close)
         share_parameters(worker)

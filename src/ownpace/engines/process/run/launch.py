@@ -28,6 +28,7 @@ def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outco
     if job.log_folder is not None:
         log_to(job.log_folder, "hub")
     with _one_thread():
+        # The model is built here before any child is: bad input is then raised where the user called.
         learning = make_learning(job, worker_device(job, 0))
         terms = RunTerms.of(job, learning.layout, learning.initial.dtype)
         backend = backend_for(job, torch.device(job.device), len(terms.workers))

@@ -52,8 +52,10 @@ def be_spawned_node() -> None:
 
 
 def _be_node(order: NodeOrder, lifeline: Callable[[], object]) -> None:
+    # Ctrl-C reaches the whole process group, but how a run ends is the parent's to say.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent sees to it
+        signal.signal(number, signal.SIG_IGN)
+    # Before anything that may block: a parent that dies now must not leave this process behind.
     die_with_parent(lifeline)
     if order.log_folder is not None:
         log_to(order.log_folder, order.name)
@@ -110,6 +112,7 @@ def _server(context: NodeContext) -> ProcessServer:
         build, groups = terms.optimizer.for_shard(terms.layers, shard)
     values = torch.zeros(shard.stop - shard.start, dtype=terms.dtype)
     node = ProcessServer(context, FlatParameters(values, FlatOptimizer(context.layout, shard, values, build), groups))
+    # The first message of all is rank 0's parameters: workers push only after the start, which waits for this node.
     first = node.inbox.receive()
     while not first.done:
         node.inbox.look(TICK_S)
@@ -163,9 +166,12 @@ def run_worker(
         node, source = _task_worker(context, job, model, counters)
         stack.callback(node.sums.close)
         task = job.task.__class__.__name__
+        # Refused before anything is exchanged: tensors of different models would not even have the same size.
         connection.introduce(node, context.terms.fingerprint(task=task, seed=job.seed))
         share_parameters(node)
+        # Before time begins, or what is made on first use would be measured as this worker's pace.
         source.warm_up()
+        # After warming up, which draws random numbers, too: dropout is the same whatever was warmed up.
         torch.manual_seed(seed_for(job.seed, Purpose.MODEL, rank))
         connection.start_together(node, spans_hosts=session.spans_hosts)
         counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
@@ -195,6 +201,7 @@ def _task_worker(
 def share_parameters(worker: ProcessWorker) -> None:
     """Begin with the parameters of rank 0, on all workers and servers."""
     values = worker.learner.held.values
+    # Workers before servers: a server that has its parameters says that it is prepared, and the last one starts time.
     collectives = worker.sums.of(worker.workers)
     worker.sums.wait(collectives.channels.broadcast(values, 0), "workers")
     if worker.rank == 0:
@@ -205,6 +212,7 @@ def share_parameters(worker: ProcessWorker) -> None:
 
 def end_worker(worker: ProcessWorker) -> list[str]:
     """Tell the hub how this worker ended, and wait until all nodes have."""
+    # The last gradient may still be asked for and not computed; the digest must be of what is shown.
     worker.finish_asked()
     worker.learner.show(final=True)
     return end(worker, digest(worker.learner.held.values))
@@ -212,6 +220,7 @@ def end_worker(worker: ProcessWorker) -> list[str]:
 
 def end(node: ProcessNode, digest: str = "") -> list[str]:
     """Say that this node has ended, and wait until all have; returns the lines of what the run came to."""
+    # The last report before the word that this node has ended: with the last node's, the hub sums up.
     node.context.reporter.report()
     node.context.reporter.say(Ended(digest))
     goodbye, _ = node.inbox.wait_for(Goodbye)

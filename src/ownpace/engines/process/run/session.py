@@ -77,6 +77,7 @@ class Session:
     def __enter__(self) -> Session:
         with ExitStack() as opened:  # closes what was opened if one of these fails
             if self._handles_signals:
+                # First in, last out: until the last child is gone, Ctrl-C must not end this process halfway.
                 opened.enter_context(signals(self.orders))
             if self._hub_config is not None:
                 connection = Connection(HUB, self.rendezvous)  # with a store of its own: another thread's may block
@@ -104,7 +105,8 @@ class Session:
         """Start nodes as processes of their own; their death ends this process's part in the run."""
         for order in orders:
             (self._supervisor.fork if fork else self._supervisor.spawn)(order)
-        if self._keeper is None and orders:  # the hub's keeper looks after them, where there is one
+        # Only one may look after them: a death is reported once. Where there is a hub, that is its keeper.
+        if self._keeper is None and orders:
             over = threading.Event()
             threading.Thread(target=self._watch, args=(over,), name="ownpace-supervisor", daemon=True).start()
             self._stack.callback(over.set)
@@ -125,6 +127,7 @@ class Session:
                 connection.context(self.terms, self.roster, address, like, self.orders, is_evaluated=is_evaluated),
             )
         except BaseException as error:
+            # Before the mailbox closes, which waits until this has gone out: the hub may have no other way to learn it.
             connection.complain(error)
             raise
         finally:
@@ -149,6 +152,7 @@ class Session:
             yield
         except OwnpaceError as error:
             self._end_hub(error)
+            # "A member of workers is gone" helps nobody who can be told that worker-1 was killed.
             if error.is_consequence and self._error is not None and self._error is not error:
                 raise self._error from error
             raise
@@ -206,6 +210,7 @@ class HubKeeper:
     def _run(self) -> None:
         hub = self.hub
         hub.begin()
+        # Messages before deaths: a node that failed says why before it exits, and its words are in the mailbox by then.
         while not hub.is_done and hub.complaints.verdict is None and not self._closing:
             hub.look(_LOOK_EVERY_S)
             for death in self._supervisor.deaths(self.samples):
@@ -214,6 +219,7 @@ class HubKeeper:
                 self._interrupt()
         self.error = self._verdict()
         log.info("the run ends: %s", self.error or "finished")
+        # The last record before the last word: whoever hears Goodbye may look at the files.
         hub.finish(self.error)
         if hub.is_done:
             hub.say_goodbye()
@@ -251,6 +257,7 @@ class HubKeeper:
     def end(self, error: OwnpaceError | None) -> OwnpaceError | None:
         """Wait for the thread; `error` is what the node next to it failed of."""
         assert self._thread is not None
+        # The node next to the hub has no need of a message to tell it what happened.
         if error is not None:
             self.hub.complaints.add(error)
         self._thread.join(_GOODBYE_S)  # it may still be evaluating, or waiting for a better explanation

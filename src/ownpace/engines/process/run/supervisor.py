@@ -133,11 +133,13 @@ class Supervisor:
     def end(self, patience_s: float) -> None:
         """See to it that no child is left: those that have not ended by then are killed."""
         deadline = time.monotonic() + patience_s
+        # All are waited for before the first is killed: killing one makes the others fail instead of ending.
         for child in self._children.values():
             child.wait(max(0.0, deadline - time.monotonic()))
         for child in self._children.values():
             child.kill()
         self._children.clear()
+        # Last: with the lifeline closed, a child that is still alive would exit as if this process had died.
         for end in self._lifeline or ():
             end.close()
         self._lifeline = None

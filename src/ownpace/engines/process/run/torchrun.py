@@ -34,7 +34,9 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
     model = FlatModel(job.task, device, job.autocast)
     terms = RunTerms.of(job, model.layout, model.initial.dtype)
+    # Bad input before meeting the others: every rank finds the same, and none waits for one that is gone.
     store, rendezvous = meet(environment)
+    # Agreed on before any group is made: two ranks that chose differently would wait for each other for ever.
     able = backend_for(job, device, environment.local_world_size)
     rendezvous = replace(rendezvous, backend=common_backend(store, environment, able))
     hub = None

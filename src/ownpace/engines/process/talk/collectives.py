@@ -97,6 +97,7 @@ class GroupCollectives:
 
     def all_reduce(self, header: Tensor, buffer: Tensor, launched: int = 0) -> list[Work]:
         """Start the sum of every bucket that is not under way yet. `buffer` will hold the sums, header included."""
+        # The header is written before the last bucket leaves, which takes it along.
         if self._together:
             buffer[: self._header.size] = header
         works = [work for bucket in range(launched, len(self.buckets)) for work in self.launch(buffer, bucket)]
@@ -131,6 +132,7 @@ class BucketSender:
         """One more layer stands in the buffer."""
         self.ready[index] = True
         buckets = self._collectives.buckets
+        # In the order of the buckets, even if a later one is complete first: every member must start them alike.
         while self.launched < len(buckets) - 1:
             first = buckets[self.launched].first_layer
             above = buckets[self.launched - 1].first_layer if self.launched else len(self.ready)

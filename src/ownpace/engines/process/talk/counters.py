@@ -50,6 +50,7 @@ class Counters:
 
     def _take(self, offset: int, places: int) -> int:
         assert self._file is not None
+        # Read and written under one lock: two workers must never be handed the same samples.
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
             known = os.pread(self._file, 8, offset)

@@ -84,6 +84,7 @@ class Mailbox:
         self._find = find
         self._timeout_s = timeout_s
         self._lines: dict[str, _Line] = {}
+        # The authenticator before the socket: one bound without it would admit anyone for a moment.
         self._context = zmq.Context()
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
@@ -125,6 +126,7 @@ class Mailbox:
 
     def receive(self, timeout_s: float | None = None) -> tuple[str, Sequence[wire.Frame]] | None:
         """The next message: its sender, and its frames, which hold until this is called again. None: none came."""
+        # What the last message pointed to has been read by now: its memory may be written again.
         self._incoming.taken()
         if not self._box.poll(None if timeout_s is None else round(timeout_s * 1000)):
             return None

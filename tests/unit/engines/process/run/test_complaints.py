@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ownpace.core.contract.errors import DivergenceError, MachineDied, NodeFailed, PeerLost, WireError
-from ownpace.engines.process.run import complaints as module
 from ownpace.engines.process.run.complaints import Complaints
 
 
@@ -13,7 +14,7 @@ from ownpace.engines.process.run.complaints import Complaints
 def clock(monkeypatch):
     """A clock that stands still until it is moved."""
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 

@@ -13,7 +13,7 @@ from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.talk import control
 from ownpace.engines.process.talk.control import Failed, Hello, Report, Snapshot, WorkDone, from_record, to_record
 
-EXAMPLES = [
+EXAMPLES: list[control.Control] = [
     Hello({"model": "12 parameters"}),
     control.Welcome(),
     control.Refuse("the ranks do not fit together"),

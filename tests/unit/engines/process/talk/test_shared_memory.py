@@ -23,6 +23,7 @@ from ownpace.engines.process.talk import shared_memory
 def test_a_place_that_does_not_exist_is_refused(change, message):
     outgoing, incoming = shared_memory.Outgoing(), shared_memory.Incoming()
     place = outgoing.put([memoryview(bytes(1000))])
+    assert place is not None
     with pytest.raises(SharedMemoryError, match=message):
         incoming.get("liar", change(place))
     assert bytes(incoming.get("friend", place).buffer) == bytes(1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +38,11 @@ def sent(packet: Packet) -> list[zmq.Frame]:
 
 def there(packet: Packet, limits: Limits = LIMITS) -> Packet:
     return unpack(sent(packet), limits)
+
+
+def tensor_of(packet: Packet) -> torch.Tensor:
+    assert isinstance(packet.body, torch.Tensor)
+    return packet.body
 
 
 # ---- what is sent comes ----
@@ -104,7 +110,7 @@ def test_words_about_the_run_with_a_tensor_or_without(message, numel, dtype):
     came = there(Packet(body, control=Refuse(message)))
     assert came.control == Refuse(message)
     assert (came.body is None) == (body is None)
-    assert body is None or torch.equal(came.body, body)
+    assert body is None or torch.equal(tensor_of(came), body)
 
 
 def test_a_message_may_be_empty():
@@ -119,13 +125,13 @@ def test_large_tensors_go_in_pieces_and_are_whole_again(extra):
     frames = sent(Packet(tensor))
     assert max(len(frame.buffer) for frame in frames) == wire.PIECE
     assert len(frames) == 2 + (4 if extra > 0 else 3)
-    assert torch.equal(unpack(frames, Limits(SHARDS, tensor.numel())).body, tensor)
+    assert torch.equal(tensor_of(unpack(frames, Limits(SHARDS, tensor.numel()))), tensor)
 
 
 def test_what_came_is_the_receivers_own():
     tensor = values(12, torch.float32)
     frames = [zmq.Frame(bytes(frame)) for frame in pack(Packet(tensor))]
-    first, second = unpack(frames, LIMITS).body, unpack(frames, LIMITS).body
+    first, second = tensor_of(unpack(frames, LIMITS)), tensor_of(unpack(frames, LIMITS))
     first.zero_()
     assert torch.equal(second, tensor)
 
@@ -133,7 +139,7 @@ def test_what_came_is_the_receivers_own():
 # ---- nothing else does ----
 
 
-def forged(packet: Packet, **changes: object) -> list[zmq.Frame]:
+def forged(packet: Packet, **changes: Any) -> list[zmq.Frame]:
     """A message whose header says something else."""
     frames = [bytes(frame) for frame in pack(packet)]
     header = wire._Header._make(wire._HEADER.unpack(frames[0]))._replace(**changes)
@@ -208,7 +214,7 @@ def test_room_is_made_only_for_what_has_come():
     begun = time.perf_counter()
     with pytest.raises(WireError, match="but brings 24"):
         unpack(forged(TENSOR, num_values=HUGE), trusting)
-    assert time.perf_counter() - begun < 0.1
+    assert time.perf_counter() - begun < 10  # 4 TiB cannot be had in any time
 
 
 @given(

@@ -17,7 +17,7 @@ def test_nothing_is_unpickled(path):
     """Except in the supervisor and by multiprocessing: what a process reads from its own parent's pipe."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     if path.stem == "supervisor":
         return
