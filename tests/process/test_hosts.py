@@ -9,12 +9,14 @@ import subprocess
 import sys
 
 import pytest
+from tests.process.started import PATIENCE_S
 
 ME = os.getpid() % 100_000  # tests that run side by side have hosts of their own
 HOSTS = {f"ownpace-a{ME}": "10.77.0.1", f"ownpace-b{ME}": "10.77.0.2"}
 LINKS = (f"own-a{ME}", f"own-b{ME}")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(3 * PATIENCE_S),
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"),
 ]
 
@@ -55,7 +57,7 @@ def test_two_hosts_train_together_with_a_server_on_each(hosts, algorithm, tmp_pa
         command += ["--fleet", str(fleet), "--epochs", "4", "--out", str(tmp_path / "run")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    outputs = [process.communicate(timeout=100)[0] for process in started]
+    outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0]
     result = json.loads(outputs[0].splitlines()[-1])
     assert result["reason"] == "finished"

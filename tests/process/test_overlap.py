@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+from tests.process.started import PATIENCE_S, importable, torchrun
 from torch import nn
 from torch.nn import functional
 
 import ownpace
 
+pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 INPUTS = torch.randn(400, 16, generator=torch.Generator().manual_seed(0))
 DATA = torch.utils.data.TensorDataset(INPUTS, torch.arange(400) % 4)
 
@@ -43,9 +44,9 @@ def train(*, overlap: bool, twice: bool = False, clip: bool = False, leave: str 
     return torch.cat([parameter.detach().view(-1) for parameter in model.parameters()])
 
 
-def refusal(**how: bool) -> str:
+def refusal(*, twice: bool = False, clip: bool = False) -> str:
     try:
-        train(overlap=True, **how)
+        train(overlap=True, twice=twice, clip=clip)
     except ownpace.InputError as error:
         return str(error)
     return ""
@@ -63,16 +64,9 @@ def main() -> None:
     Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(found))
 
 
-def test_overlap_changes_nothing_but_the_time(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    command += ["--master-port", str(port), __file__, str(tmp_path)]
-    done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
+def test_overlap_changes_nothing_but_the_time(start, tmp_path):
+    run = start(torchrun("-m", "tests.process.test_overlap", str(tmp_path)), PYTHONPATH=importable())
+    assert run.ends() == 0, run.stderr
     ranks = [json.loads((tmp_path / rank).read_text()) for rank in ("0", "1")]
     assert ranks[0]["left before"] == ranks[1]["left before"]  # with a batch that was never stepped with
     assert ranks[0]["left after"] == ranks[1]["left after"]

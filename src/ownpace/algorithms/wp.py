@@ -17,6 +17,12 @@ gradients are `delay` steps old; (b) a synchronous mini-batch SGD of `per_node` 
 
 Once every node has mixed, equal weights are better: they average the most noise away.
 
+| symbol | meaning |
+|---|---|
+| k, w_i, v | number of nodes; where node i ends; the average |
+| T, n_i, T_i | steps of the fastest; of node i; how many steps it is behind |
+| λ, η, r | strength of the L2 term; learning rate; the factor by which a step contracts distances |
+
 | paper | here |
 |---|---|
 | T, steps of the fastest | `steps` |
@@ -98,7 +104,8 @@ class WpSgd(Algorithm):
             # What one worker of a node knows rides with the node's sum, so all of them stop after the same step.
             of_node = await me.all_reduce(gradient.noting(done=float(done)), me.subgroup)
             alone.step(of_node)
-            past.append(me.parameters)
+            if self.delay:  # a snapshot that nobody needs would cost a copy of the parameters at the next step
+                past.append(me.parameters)
             # A node whose data has ended would wait for a fastest node that may never come: it ends its round itself.
             fastest_is_done = of_node.notes["done"] > 0 or not of_node.samples
         return alone

@@ -32,6 +32,8 @@ class OwnpaceError(Exception):
     exit_code: ClassVar[int] = 1
     is_consequence: ClassVar[bool] = False
     """Whether it is what the failure of another node did to this one: there is a better explanation somewhere."""
+    blame = ""
+    """The node whose failure it is, where that is known."""
     told = False
     """Whether the process that speaks for the run has heard of it, so that this one need not say it again."""
 

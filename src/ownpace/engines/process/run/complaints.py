@@ -23,7 +23,7 @@ class Complaints:
 
     def add(self, error: OwnpaceError) -> None:
         """One more. The first that is no consequence of another is the cause."""
-        log.info("complaint: %s: %s", error.code, error)
+        log.info("complaint about %s: %s: %s", error.blame or "an unknown node", error.code, error)
         self._errors.append(error)
         self._first_s = min(self._first_s, time.monotonic())
         if self._cause is None and not error.is_consequence:

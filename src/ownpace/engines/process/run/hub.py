@@ -125,7 +125,7 @@ class Hub:
                         Release(), [each.name for each in helpers if not self.journal.nodes[each.name].has_ended]
                     )
             case Failed():
-                self.complaints.add(control.error)
+                self.complaints.add(control.error(name))
             case _:
                 log.debug("%s from %s is not for the hub", control, name)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import ipaddress
+import math
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 LOOPBACK = "127.0.0.1"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
+"""How long processes wait for each other at the start: on a busy machine, importing torch alone may take a minute."""
 _joins = 0
 
 
@@ -82,6 +84,24 @@ def _number(name: str, default: int | None = None) -> int:
         raise InputError(f"{name} is '{text}'; it must be a whole number, as torchrun sets it") from None
 
 
+def default_timeout_s() -> float:
+    """How long to wait for the others at the start, where the caller does not say: OWNPACE_TIMEOUT_S, if it is set.
+
+    Raises:
+        InputError: It is no number of seconds.
+    """
+    text = os.environ.get("OWNPACE_TIMEOUT_S", "")
+    if not text:
+        return TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:  # NaN is not, either
+        raise InputError(f"OWNPACE_TIMEOUT_S is '{text}'; it must be a number of seconds above 0, such as 300")
+    return seconds
+
+
 @dataclass(frozen=True)
 class Rendezvous:
     """All that a process needs to take part."""
@@ -93,7 +113,7 @@ class Rendezvous:
     host: str
     """The address of this machine that its nodes listen on."""
     backend: str = "gloo"
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = field(default_factory=default_timeout_s)
 
     def open_store(self) -> Store:
         """A connection to the store.
@@ -155,13 +175,14 @@ def local_store() -> tuple[TCPStore, int]:
     return store, port
 
 
-def meet(environment: Environment, timeout_s: float = TIMEOUT_S) -> tuple[Store, Rendezvous]:
-    """Meet the other ranks that torchrun started.
+def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Store, Rendezvous]:
+    """Meet the other ranks that torchrun started; `timeout_s` is how long to wait for them.
 
     Returns:
         The store they share, and what helpers of this process need to come, too.
     """
     global _joins
+    timeout_s = default_timeout_s() if timeout_s is None else timeout_s
     _joins += 1
     master = os.environ.get("MASTER_ADDR", LOOPBACK)
     port = _number("MASTER_PORT", 29500)

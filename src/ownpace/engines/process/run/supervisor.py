@@ -128,6 +128,7 @@ class Supervisor:
                 errors.append(MachineDied(f"{name} {how}; the others cannot go on without it"))
             else:  # it has told the hub why, unless it could not
                 errors.append(PeerLost(f"{name} is gone: it ended with exit code {code}"))
+            errors[-1].blame = name
         return errors
 
     def end(self, patience_s: float) -> None:

@@ -175,10 +175,11 @@ class Failed:
             return cls(error.code, str(error))
         return cls(NodeFailed.code, f"{who}: {type(error).__name__}: {error}")
 
-    @property
-    def error(self) -> OwnpaceError:
-        """The error that it was."""
-        return BY_CODE.get(self.code, NodeFailed)(self.message)
+    def error(self, sender: str) -> OwnpaceError:
+        """The error that it was; the sender is to blame for it, unless it suffers from another's failure."""
+        error = BY_CODE.get(self.code, NodeFailed)(self.message)
+        error.blame = "" if error.is_consequence else sender
+        return error
 
 
 @dataclass(frozen=True, slots=True)

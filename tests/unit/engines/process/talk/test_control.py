@@ -77,13 +77,14 @@ def test_no_value_in_a_field_breaks_the_reader(value):
 @pytest.mark.parametrize("code", BY_CODE)
 def test_an_error_travels_by_its_code(code):
     error = BY_CODE[code]("what happened")
-    came = Failed.of("worker-1", error).error
+    came = Failed.of("worker-1", error).error("worker-1")
     assert (type(came), str(came)) == (type(error), "what happened")
+    assert came.blame == ("" if error.is_consequence else "worker-1")
 
 
 def test_what_is_not_ours_says_where_it_happened():
-    came = Failed.of("worker-1", ValueError("my own")).error
+    came = Failed.of("worker-1", ValueError("my own")).error("worker-1")
     assert isinstance(came, NodeFailed)
     assert str(came) == "worker-1: ValueError: my own"
-    assert isinstance(Failed("unheard-of", "?").error, NodeFailed)
-    assert isinstance(Failed.of("x", DivergenceError("nan")).error, DivergenceError)
+    assert isinstance(Failed("unheard-of", "?").error("x"), NodeFailed)
+    assert isinstance(Failed.of("x", DivergenceError("nan")).error("x"), DivergenceError)

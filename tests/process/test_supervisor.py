@@ -1,0 +1,106 @@
+"""The children of a process: their death is noticed once, and none is left behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.process.started import PATIENCE_S, entry, until
+from torch.distributed import TCPStore
+
+from ownpace.algorithms import make_algorithm
+from ownpace.core.contract.errors import MachineDied, OwnpaceError, PeerLost
+from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
+from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
+from ownpace.engines.process.talk.mailbox import RunKey
+
+pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
+TERMS = RunTerms(
+    algorithm=make_algorithm("async"),
+    workers=("worker-0",),
+    num_servers=2,
+    layers=Layout.of([("weight", torch.Size([4]), False), ("bias", torch.Size([2]), False)]).layers,
+    dtype=torch.float32,
+    optimizer=OptimizerSpec(),
+)
+
+
+class Family:
+    """A supervisor whose children are servers that wait for parameters, and wait."""
+
+    def __init__(self, way: str, caplog: pytest.LogCaptureFixture) -> None:
+        self.supervisor = Supervisor()
+        self.store: TCPStore
+        self.store, port = local_store()
+        self.rendezvous = Rendezvous(LOOPBACK, port, "test", RunKey.new().secret, LOOPBACK)
+        self._start = getattr(self.supervisor, way)
+        self._caplog = caplog
+
+    def bear(self, number: int, rendezvous: Rendezvous | None = None) -> int:
+        """Start a child; returns its process."""
+        order = NodeOrder("server", number, f"server-{number}", TERMS, rendezvous or self.rendezvous)
+        with self._caplog.at_level(logging.INFO, logger="ownpace"):
+            self._start(order)
+        return int(self._caplog.messages[-1].rsplit(" ", 1)[1])  # "… as process 4711"
+
+    def until_there(self, number: int) -> None:
+        until(lambda: self.store.check([f"test/node/server-{number}"]), "the child begins to listen")
+
+    def until_deaths(self, samples: int) -> list[OwnpaceError]:
+        found: list[OwnpaceError] = []
+
+        def is_noticed() -> bool:
+            found.extend(self.supervisor.deaths(samples))
+            return bool(found)
+
+        until(is_noticed, "the death is noticed")
+        return found
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def family(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[Family]:
+    opened = Family(request.param, caplog)
+    yield opened
+    opened.supervisor.end(0.0)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    return Path(f"/proc/{pid}").exists() and entry(pid, "stat").rsplit(b")", 1)[-1].split()[:1] != [b"Z"]
+
+
+def test_a_child_that_is_killed_is_reported_once_with_its_signal(family):
+    pid = family.bear(0)
+    family.bear(1)
+    family.until_there(0)
+    assert family.supervisor.deaths() == []
+    os.kill(pid, signal.SIGKILL)
+    (death,) = family.until_deaths(1200)
+    assert isinstance(death, MachineDied)
+    assert str(death).startswith("server-0 was killed by SIGKILL after 1200 samples; ")
+    assert family.supervisor.deaths(1300) == []
+
+
+def test_a_child_that_ends_too_early_is_reported_with_its_exit_code(family):
+    family.bear(0, replace(family.rendezvous, store_port=9, timeout_s=0.2))
+    (death,) = family.until_deaths(0)
+    assert isinstance(death, PeerLost)
+    assert str(death) == f"server-0 is gone: it ended with exit code {MachineDied.exit_code}"
+
+
+def test_no_child_is_left_at_the_end(family):
+    pids = [family.bear(number) for number in (0, 1)]
+    family.until_there(0)
+    assert all(map(runs, pids))
+    family.supervisor.end(0.0)
+    assert not any(map(runs, pids))
+    assert family.supervisor.deaths() == []  # they are forgotten

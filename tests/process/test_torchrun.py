@@ -1,0 +1,50 @@
+"""`ownpace train` under torchrun: one folder, one error, and no process is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from tests.process.started import FOR_LONG, PATIENCE_S, check_folder, torchrun_train
+
+from ownpace.core.contract.events import End, read_events
+
+pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+
+
+def test_torchrun_writes_one_folder(start, tmp_path):
+    run = start(torchrun_train("--algorithm", "async", "--samples", "2000", "--log-files"))
+    assert run.ends() == 0, run.stderr
+    end = check_folder(run.out)
+    assert end.sums.samples >= 2000
+    assert len(run.stdout.splitlines()) == 1
+    assert json.loads(run.stdout)["engine"] == "process"
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["out"]
+    logs = {path.name: path.read_text() for path in (run.out / "logs").iterdir()}
+    assert sorted(logs) == ["rank-0.log", "rank-1.log", "server-0.log"]
+    assert all(" starts" in text for text in logs.values())
+
+
+@pytest.mark.parametrize("victim", [pytest.param("rank 0", marks=pytest.mark.slow), "rank 1", "server-0"])
+def test_no_process_outlives_a_torchrun_that_lost_one(start, victim):
+    run = start(torchrun_train("--algorithm", "async", *FOR_LONG))
+    run.until_training()
+    os.kill(run.helper() if victim == "server-0" else run.ranks()[int(victim[-1])], signal.SIGKILL)
+    assert run.ends() != 0
+    if victim == "server-0":
+        assert any("server-0 was killed by SIGKILL" in line for line in run.errors)
+    if victim != "rank 0":  # which writes the folder
+        (end,) = (event for event in read_events(run.out / "events.jsonl") if isinstance(event, End))
+        assert end.reason != "finished"
+
+
+def test_ctrl_c_ends_torchrun_in_order(start):
+    run = start(torchrun_train("--algorithm", "async", *FOR_LONG))
+    run.until_training()
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.ends() != 0
+    (error,) = set(run.errors)
+    assert "interrupted at sample" in error
+    check_folder(run.out, error)

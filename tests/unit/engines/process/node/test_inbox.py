@@ -1,0 +1,202 @@
+"""What arrives at a node: messages of its generation, older ones not, newer ones when their time has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from ownpace.algorithms import make_algorithm
+from ownpace.core.contract.errors import PeerLost
+from ownpace.core.contract.values import Address
+from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.engines.process.node.context import NodeContext, Orders
+from ownpace.engines.process.node.inbox import Inbox, NewGeneration, Released
+from ownpace.engines.process.node.reporter import HUB, Reporter, WallClock
+from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.rendezvous import LOOPBACK, local_store
+from ownpace.engines.process.talk.channels import Wiring
+from ownpace.engines.process.talk.control import Control, GiveUp, Pull, Release, Start, Stop
+from ownpace.engines.process.talk.mailbox import Mailbox, RunKey
+from ownpace.engines.process.talk.wire import Packet
+from ownpace.engines.progress import Progress
+
+TERMS = RunTerms(
+    algorithm=make_algorithm("async"),
+    workers=("worker-0",),
+    num_servers=1,
+    layers=Layout.of([("weight", torch.Size([4]), False)]).layers,
+    dtype=torch.float32,
+    optimizer=OptimizerSpec(),
+)
+ROSTER = TERMS.roster()
+
+
+class Node:
+    """A node that notes what its inbox tells it, and takes Pulls itself."""
+
+    def __init__(self, *, restarts: bool) -> None:
+        self.restarts = restarts
+        self.rates: list[float] = []
+        self.controls: list[Control] = []
+
+    def hear_rates(self, rates: Sequence[float]) -> None:
+        self.rates += rates
+
+    def hear_control(self, sender: str, control: Control) -> bool:
+        self.controls.append(control)
+        return isinstance(control, Pull)
+
+
+class Pair:
+    """A worker and a server in one process, whose mailboxes are real ones; messages go from one to the other."""
+
+    def __init__(self) -> None:
+        self._store, _ = local_store()
+        self._mailboxes: dict[str, Mailbox] = {}
+        key = RunKey.new()
+        for name in ("worker-0", "server-0", HUB):
+            self._mailboxes[name] = Mailbox(name, LOOPBACK, key, lambda to: self._mailboxes[to].contact)
+
+    def inbox(self, address: Address, node: Node) -> Inbox:
+        mailbox, clock = self._mailboxes[address.name], WallClock()
+        clock.start(0.0)
+        context = NodeContext(
+            address=address,
+            roster=ROSTER,
+            terms=TERMS,
+            layout=TERMS.layout,
+            like=torch.empty(0),
+            mailbox=mailbox,
+            wiring=Wiring(self._store, "gloo", LOOPBACK),
+            clock=clock,
+            reporter=Reporter(address.name, mailbox, clock, detail=False),
+            orders=Orders(),
+            is_evaluated=False,
+        )
+        return Inbox(context, Progress(TERMS.budget), node)
+
+    def send(self, sender: str, to: str, *packets: Packet) -> None:
+        for packet in packets:
+            self._mailboxes[sender].send(to, packet)
+        # Messages come in order: when this one is there, so are all before it.
+        self._mailboxes[sender].send(to, Packet(control=Start(0.0)))
+
+    def close(self) -> None:
+        for mailbox in self._mailboxes.values():
+            mailbox.close(now=True)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    opened = Pair()
+    yield opened
+    opened.close()
+
+
+def worker(pair: Pair) -> tuple[Inbox, Node]:
+    node = Node(restarts=False)
+    return pair.inbox(ROSTER.workers.members[0], node), node
+
+
+def server(pair: Pair) -> tuple[Inbox, Node]:
+    node = Node(restarts=True)
+    return pair.inbox(ROSTER.servers.members[0], node), node
+
+
+def numbered(number: int, generation: int) -> Packet:
+    return Packet(notes={"number": number}, generation=generation)
+
+
+def taken(inbox: Inbox) -> list[float]:
+    """The numbers of the messages that an algorithm would receive now."""
+    numbers = []
+    while (received := inbox.receive()).message is not None:
+        numbers.append(received.message.notes["number"])
+    return numbers
+
+
+def test_a_message_of_an_older_generation_is_dropped(pair):
+    inbox, _ = worker(pair)
+    inbox.begin(2)
+    pair.send("server-0", "worker-0", numbered(1, 1), numbered(2, 2), numbered(3, 0))
+    inbox.wait_for(Start)
+    assert taken(inbox) == [2]
+
+
+def test_a_message_of_a_newer_generation_waits_until_a_worker_has_begun_it(pair):
+    inbox, _ = worker(pair)
+    inbox.begin(1)
+    pair.send("server-0", "worker-0", numbered(1, 2), numbered(2, 1), numbered(3, 3), numbered(4, 2))
+    inbox.wait_for(Start)
+    assert taken(inbox) == [2]
+    inbox.begin(2)
+    assert taken(inbox) == [1, 4]
+    inbox.begin(3)
+    assert taken(inbox) == [3]
+
+
+def test_what_was_left_of_a_generation_is_gone_in_the_next(pair):
+    inbox, _ = worker(pair)
+    inbox.begin(1)
+    pair.send("server-0", "worker-0", numbered(1, 1), Packet(control=Stop()))
+    inbox.wait_for(Start)
+    assert inbox.told_to_stop
+    inbox.begin(2)
+    assert not inbox.told_to_stop
+    assert taken(inbox) == []
+
+
+def test_a_message_of_a_newer_generation_ends_what_a_server_does(pair):
+    inbox, _ = server(pair)
+    pair.send("worker-0", "server-0", numbered(1, 0), numbered(2, 1))
+    with pytest.raises(NewGeneration):
+        inbox.wait_for(Start)
+    assert inbox.newest == 1
+    inbox.begin(inbox.newest)
+    assert taken(inbox) == [2]
+    inbox.wait_for(Start)
+
+
+def test_rates_are_heard_only_when_their_message_is(pair):
+    """Those of a newer generation would else change the updates of this one."""
+    inbox, node = worker(pair)
+    pair.send("server-0", "worker-0", Packet(rates=(0.1,)), Packet(rates=(0.2,), generation=1))
+    inbox.wait_for(Start)
+    assert node.rates == pytest.approx([0.1])
+    inbox.begin(1)
+    assert node.rates == pytest.approx([0.1, 0.2])
+
+
+def test_a_receive_takes_the_next_message_of_its_sender(pair):
+    inbox, _ = worker(pair)
+    of_server, of_worker = inbox.receive(ROSTER.servers.members[0]), inbox.receive(ROSTER.workers.members[0])
+    pair.send("server-0", "worker-0", numbered(1, 0), numbered(2, 0))
+    inbox.wait_for(Start)
+    assert of_server.done
+    assert of_server.message.notes == {"number": 1}
+    assert not of_worker.done
+    assert taken(inbox) == [2]
+
+
+def test_control_messages_wait_unless_the_node_takes_them(pair):
+    inbox, node = server(pair)
+    pair.send("worker-0", "server-0", Packet(control=Pull()))
+    inbox.wait_for(Start)
+    assert node.controls == [Pull(), Start(0.0)]
+
+
+def test_a_released_server_ends_while_it_waits(pair):
+    inbox, _ = server(pair)
+    pair.send("worker-0", "server-0", Packet(control=Release()))
+    with pytest.raises(Released):
+        inbox.block(inbox.receive())
+
+
+def test_a_run_that_has_failed_says_of_what(pair):
+    inbox, _ = worker(pair)
+    pair.send("server-0", "worker-0", Packet(control=GiveUp("diverged", "the loss is nan")))
+    with pytest.raises(PeerLost, match="the run has failed: the loss is nan"):
+        inbox.wait_for(Start)
