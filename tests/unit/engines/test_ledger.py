@@ -111,3 +111,11 @@ def test_the_last_record_has_the_sums(
     assert sums.staleness_mean * len(made) == pytest.approx(totals.staleness_sum)
     assert (sums.staleness_max, sums.limit_samples_per_s) == (totals.staleness_max, 1000.0)
     assert (sums.workers, sums.replicas_identical) == (workers, replicas_identical)
+
+
+def test_what_ended_a_run_early_is_recorded_with_its_code() -> None:
+    book, written = ledger()
+    sums = sums_of(UpdateTotals(), 1.0, 1000.0, {})
+    error = diverged("the test loss", math.nan, 40)
+    book.end(1.0, error, sums)
+    assert written == [events.End(1.0, str(error), sums, "diverged")]
