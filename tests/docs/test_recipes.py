@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +56,16 @@ def follow(recipe: str, tree: Path) -> None:
         else:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             (place,) = [number for number, line in enumerate(lines, 1) if line.startswith(block.after)]
-            path.write_text("".join([*lines[:place], block.text, *lines[place:]]), encoding="utf-8")
+            path.write_text("".join([*lines[:place], placed(block), *lines[place:]]), encoding="utf-8")
+
+
+def placed(block: Block) -> str:
+    """The text of a block as it stands in its file: a method belongs into the class, after a blank line."""
+    assert block.after is not None
+    is_method = block.text.startswith(("@", "def ", "async def "))
+    if not is_method or not block.after.startswith(8 * " "):
+        return block.text
+    return "\n" + textwrap.indent(block.text, 4 * " ")
 
 
 def run(tree: Path, *command: str) -> str:
