@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
