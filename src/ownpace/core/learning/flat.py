@@ -177,7 +177,8 @@ class FlatModel:
             loss.backward(seed)
         finally:
             self._by_layer = None
-        for index in sorted(by_layer.missing, reverse=True):  # took no part in the loss
+        # Layers that took no part in the loss, last first as in a backward pass: all processes must send in one order.
+        for index in sorted(by_layer.missing, reverse=True):
             by_layer.take(index, None)
         return loss.detach()
 
