@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EPOCHS ?= 28
 
-.PHONY: help demo test test-slow check format coverage journeys bench claims clean
+.PHONY: help demo test test-slow check format coverage journeys bench claims clean pages
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -58,6 +58,9 @@ bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a ma
 
 claims: .venv/ready  ## the races of docs/results/claims.md: hours on a small machine; what was run before is kept in runs/
 	cd benchmarks && ../$(BIN)/python -m claims
+
+pages: .venv/ready  ## write what documentation pages take from the modules
+	$(BIN)/python scripts/pages.py
 
 clean:  ## remove the environment and all results
 	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import ownpace
-from ownpace import ALGORITHMS
 from ownpace.fleet import read_toml
 
 ROOT = Path(__file__).parent.parent
@@ -37,15 +36,9 @@ def test_the_documented_fleet_file_is_one(tmp_path):
 
 @pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+    text = re.sub(r"^ *(`{3,}).*?^ *\1$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
     assert [link for link in links if not (page.parent / link).exists()] == []
-
-
-def test_every_algorithm_stands_in_the_readme():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name, cls in ALGORITHMS.items():
-        assert f"| [`{name}`](docs/algorithms/{name}.md) |" in text
-        assert cls.__module__.rsplit(".", 1)[1] + ".py" in text
 
 
 def test_public_names_are_those_listed_and_documented():

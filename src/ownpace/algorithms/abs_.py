@@ -11,6 +11,12 @@ meanwhile compute a batch whose size is not fixed in advance, until the next syn
 computing never idles. The rest is our reconstruction: completion is tested between micro-batches; gradients are
 weighted by their samples, so the mean is that over the union of all batches; samples come from the whole data set.
 
+| symbol | meaning |
+|---|---|
+| G^i_t, n^i_t | worker i's sum of per-sample gradients in iteration t, and its number of samples |
+| S_t | the sum over all workers, while it is under way |
+| η, μ, a | learning rate, momentum, curvature of a quadratic |
+
 | symbol | here |
 |---|---|
 | τ_i, time of a micro-batch on worker i | `micro`: samples `fixed`, or in proportion to pace (`equal-time`) |

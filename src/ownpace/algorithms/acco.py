@@ -11,6 +11,13 @@ the sum under way arrives, as in ABS-SGD. It costs two collectives per committed
 it is stable up to η·a = 2 (μ = 0). Rebuilt by us from the description of the idea; Pace-SGD's nearest rival.
 Micro-batches that take all workers equally long (`micro=equal-time`) are our addition.
 
+| symbol | meaning |
+|---|---|
+| w_t, w̃_t | the parameters after t updates, and the estimate of them |
+| A_t, B_t | mean gradients over all workers' samples, at the estimate and at the parameters |
+| A_t + B_t | the union of both: the mean over the samples of both |
+| η, a | learning rate, curvature of a quadratic |
+
 | symbol | here |
 |---|---|
 | sum of A_t | `first`; awaited: `half` |

@@ -7,6 +7,12 @@ No worker waits for another, so all machines run at their own pace; but while a 
 move the parameters on. Its gradient is stale by as many updates.
 
 With several servers, each owns some of the layers and follows the same rule.
+
+| symbol | meaning |
+|---|---|
+| w | the server's parameters |
+| g | a worker's mean gradient |
+| N | number of workers |
 """
 
 from __future__ import annotations

@@ -7,6 +7,12 @@
 
 This helps against rare, random delays. A machine that is always slow is always dropped: its work is lost.
 
+| symbol | meaning |
+|---|---|
+| N, b | number of workers; how many of them an update does not wait for |
+| g_i, G_i, n_i | worker i's gradient, as a sum G_i over n_i samples |
+| w_t | parameters after t updates |
+
 | symbol | here |
 |---|---|
 | b | `backups` |

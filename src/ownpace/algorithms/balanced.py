@@ -12,6 +12,13 @@ share rounds to zero takes one sample from the largest share. A division is kept
 a division says nothing about paces and is ignored. The last micro-batch is handed to the sum before it is computed, so
 its backward pass and the transfer overlap.
 
+| symbol | meaning |
+|---|---|
+| v_i | measured pace of worker i |
+| b_i | its batch in the next update |
+| B | the global batch, `--batch-size` times the number of workers |
+| G_i | worker i's sum of per-sample gradients |
+
 | paper | here |
 |---|---|
 | Σ b_i, the global batch | `me.batch_size · N` |

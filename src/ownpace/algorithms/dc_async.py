@@ -6,6 +6,14 @@
 g ⊙ g stands for the diagonal of the Hessian: to first order, the bracket is the gradient at w instead of at w_bak(i),
 the parameters it was computed at. With λ = 0 it is Async-SGD; with one worker w = w_bak, and it is plain SGD.
 
+| symbol | meaning |
+|---|---|
+| w | the server's parameters |
+| w_bak(i) | what worker i got last, and computed at |
+| g | its mean gradient |
+| λ | strength of the correction |
+| ⊙ | element-wise product; g ⊙ g stands for the diagonal of the Hessian |
+
 | symbol | here |
 |---|---|
 | λ | `compensation` |

@@ -8,6 +8,14 @@
 One transfer of the parameters per round: the right choice where communication dominates. The paper has equal H and
 equal weights; steps by pace and weights by work are ours. With one worker, ζ = 1 and μ = 0, it is the inner optimizer.
 
+| symbol | meaning |
+|---|---|
+| w, w_i | the common parameters; those of worker i during a round |
+| H, H_i | local steps of the fastest worker, and of worker i |
+| v_i, v_max | measured pace of worker i, and of the fastest |
+| Δ | mean difference between the start of the round and its ends |
+| m, μ, ζ | the outer step's momentum buffer, momentum and learning rate |
+
 | paper | here |
 |---|---|
 | H | `steps`, of the fastest worker |

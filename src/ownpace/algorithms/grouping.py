@@ -24,6 +24,12 @@ v_g / Σ_h v_h|h| with v_g the slowest speed of its group.
 Departures: both engines compute a gradient in one piece, so a worker waits for all layers before its next forward
 pass, not only for the lowest. `staleness_power` (p), momentum per group and regrouping are ours.
 
+| symbol | meaning |
+|---|---|
+| G_i, n_i | worker i's sum of per-sample gradients, and its number of samples |
+| U, L_g | updates so far; the value of U at the last update of group g |
+| Y, p | 1 + staleness of the group's gradient; the power of its weight |
+
 | symbol | here |
 |---|---|
 | Y | 1 + staleness of the gathered gradient |

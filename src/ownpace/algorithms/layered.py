@@ -16,6 +16,14 @@ has been loaded, with the learning rate of the gradient's own iteration (the rel
 
 If a loader prefetches, there is no loading left to hide behind, and only the hierarchy remains.
 
+| symbol | meaning |
+|---|---|
+| N, G | number of workers, however they are divided; number of subgroups |
+| B_t, g_i | a worker's batch and gradient |
+| h_j, h | subgroup j's part; the mean gradient over all |
+| t_io, t_fb, t_up | time to load a batch, for forward and backward pass, for the step |
+| t_AR, t_reduce, t_bcast | time of an all-reduce among that many nodes; of a reduce and a broadcast in a subgroup |
+
 | symbol | here |
 |---|---|
 | subgroups | `groups` of about equal size, or `sizes` |

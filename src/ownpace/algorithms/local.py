@@ -5,6 +5,13 @@
 
 One transfer per H steps, so communication hardly matters; but a round takes as long as the slowest worker's H steps,
 and models that have drifted apart do not average well if H is large. Optimizer state stays with each worker.
+
+| symbol | meaning |
+|---|---|
+| w, w_i | the common parameters; those of worker i during a round |
+| g_i | mean gradient of a batch of worker i, at w_i |
+| H | local steps in a round |
+| n_i | samples of worker i in the round |
 """
 
 from __future__ import annotations

@@ -19,6 +19,14 @@ with one worker, the same wd and a constant η, it is exact. The released kernel
 compensation was in effect off there; here it does what the paper says. The `all-reduce` form is ours: every worker
 keeps W itself, and a sum takes the place of the server.
 
+| symbol | meaning |
+|---|---|
+| W_t, x_t^k | global parameters; where worker k computes |
+| g_t^k | worker k's own mean gradient |
+| η, η_l, μ, μ_l | learning rate and momentum, of the optimizer and of the local step |
+| s, wd | scale of the worker's own gradient, weight decay of the local step |
+| λ, MS, m | strength of the compensation; mean square of gradients and its decay |
+
 | paper | here |
 |---|---|
 | W_t, x_t^k | `me.parameters`, `x` |

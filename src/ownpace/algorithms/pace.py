@@ -13,6 +13,14 @@ that costs most of the stable learning rates. OD-SGD's idea repairs it, if the l
 
 Opt is any torch optimizer, through `peek`. With one worker the prediction is exact, and this is plain SGD.
 
+| symbol | meaning |
+|---|---|
+| w_t, x_t^i | the parameters; where worker i computes its next gradients |
+| ḡ^i_in-flight | worker i's own mean gradient, which it has contributed to the sum under way |
+| ḡ_last-global | the mean gradient of the last sum that has arrived |
+| n_i, n | samples of worker i and of all in that sum |
+| η, μ, v_t | learning rate, momentum, momentum buffer |
+
 | symbol | here |
 |---|---|
 | x_t^i | `ahead` |

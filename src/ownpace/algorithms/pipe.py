@@ -5,6 +5,12 @@
 Batches are equal and fixed. An update takes as long as the slower of computing and communicating, not their sum; the
 slowest worker still sets the pace of computing. ABS-SGD does the same on machines of equal speed, if the sum takes
 less time than a batch.
+
+| symbol | meaning |
+|---|---|
+| w_t | parameters after t updates |
+| g_t | mean gradient over all workers' samples, applied in update t + 1 |
+| η, μ, a | learning rate, momentum, curvature of a quadratic |
 """
 
 from __future__ import annotations

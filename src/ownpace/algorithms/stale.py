@@ -6,6 +6,12 @@
 A worker may thus start its clock c + 1 only if c − min ≤ s. With s = 0 all workers start every clock together, as
 in Sync-SGD, except that the N gradients are applied one by one and not as their mean. With s = ∞ it is Async-SGD.
 
+| symbol | meaning |
+|---|---|
+| c_i | clock of worker i: batches it has pushed |
+| s | by how many batches a worker may be ahead when it begins another |
+| w, g | the server's parameters; a worker's mean gradient |
+
 | paper | here |
 |---|---|
 | s, the staleness threshold | `staleness` |

@@ -4,6 +4,12 @@
     server:    w ← Opt(w, g) with η / τ,   τ = 1 + updates since worker i got its parameters
 
 A fresh gradient has τ = 1 and counts fully. Slow workers, whose gradients are the stalest, count least.
+
+| symbol | meaning |
+|---|---|
+| w, g | the server's parameters; a worker's mean gradient |
+| η | learning rate |
+| τ | staleness, counted from 1 |
 """
 
 from __future__ import annotations

@@ -6,6 +6,12 @@
 All workers compute batches of the same size, so an update takes as long as the slowest of them, and then an
 all-reduce. The result is that of one machine with the batch Σ n_i; staleness is zero. This is what
 DistributedDataParallel does.
+
+| symbol | meaning |
+|---|---|
+| w_t | parameters after t updates |
+| G_i, n_i | worker i's sum of per-sample gradients, and its number of samples |
+| Opt | one step of the optimizer with this mean gradient |
 """
 
 from __future__ import annotations

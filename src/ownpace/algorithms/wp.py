@@ -17,6 +17,12 @@ gradients are `delay` steps old; (b) a synchronous mini-batch SGD of `per_node` 
 
 Once every node has mixed, equal weights are better: they average the most noise away.
 
+| symbol | meaning |
+|---|---|
+| k, w_i, v | number of nodes; where node i ends; the average |
+| T, n_i, T_i | steps of the fastest; of node i; how many steps it is behind |
+| λ, η, r | strength of the L2 term; learning rate; the factor by which a step contracts distances |
+
 | paper | here |
 |---|---|
 | T, steps of the fastest | `steps` |

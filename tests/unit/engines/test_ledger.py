@@ -104,7 +104,9 @@ def test_the_last_record_has_the_sums(
     sums = sums_of(totals, seconds, 1000.0, workers, replicas_identical)
     book, written = ledger()
     book.end(seconds, None, sums)
-    assert written == [events.End(seconds, "finished", sums)]
+    book.end(seconds, DivergenceError("the loss is nan"), sums)
+    early = events.End(seconds, "the loss is nan", sums, "diverged")
+    assert written == [events.End(seconds, "finished", sums), early]
     assert (sums.updates, sums.samples, sums.seconds) == (len(made), totals.samples, seconds)
     assert sums.staleness_mean * len(made) == pytest.approx(totals.staleness_sum)
     assert (sums.staleness_max, sums.limit_samples_per_s) == (totals.staleness_max, 1000.0)

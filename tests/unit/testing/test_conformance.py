@@ -123,7 +123,7 @@ class OneServer(AsyncSgd):
     """Servers other than the first do nothing."""
 
     async def server(self, me):
-        if me.index == 0:
+        if me.address.index == 0:
             await super().server(me)
 
 
