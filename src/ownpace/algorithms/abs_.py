@@ -47,7 +47,8 @@ class AbsSgd(VaryingBatch):
         own = self.at_own_pace(me)
         in_flight = own.all_reduce(await own.batch())
         while me.training:
-            batch = await own.batch(until=in_flight)
+            batch = await own.batch(until=in_flight)  # at w_t, while S_{t−1} is under way
             own.step(await in_flight)
             in_flight = own.all_reduce(batch)
+        # All workers have awaited the same sums, so all leave the loop with one sum under way: no sample is lost.
         own.step(await in_flight)

@@ -46,7 +46,7 @@ class Acco(VaryingBatch):
         while me.training:
             batch = await own.batch(until=first)
             half = await first
-            second = own.all_reduce(batch)
+            second = own.all_reduce(batch)  # before peeking: the sum is under way while the optimizer works
             batch = await own.batch(until=second, at=own.peek(half))
             own.step(union([half, await second]))
             first = own.all_reduce(batch)

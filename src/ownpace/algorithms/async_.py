@@ -38,4 +38,5 @@ class AsyncSgd(Algorithm):
         while True:
             message = await me.receive()
             me.step(message.gradient)
+            # After the step: a worker gets parameters that know its own gradient.
             me.send(message.sender, me.parameters)

@@ -55,5 +55,6 @@ class DcAsyncSgd(Algorithm):
                 g, w_bak = gradient.mean, sent[message.sender]
                 gradient = gradient.with_mean(g + self.compensation * g.square() * (w.values - w_bak.values))
             me.step(gradient)
+            # What is kept must be what is sent: the next gradient of this worker is computed there.
             sent[message.sender] = me.parameters
             me.send(message.sender, me.parameters)

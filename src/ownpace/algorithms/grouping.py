@@ -129,6 +129,7 @@ class GroupingSgd(Algorithm):
                 continue
             y = 1 + me.parameters.version - gathered.total.versions[0]
             memory = gathered.group if self.momentum == "group" else 0
+            # Y is read before the step, which moves the version on; places are told after it, along with its result.
             me.step(gathered.total.scaled(y**-self.staleness_power), memory=memory)
             places = divider.look(gathered) if divider is not None else {}
             for worker in gathered.workers:

@@ -86,6 +86,7 @@ class LayeredSgd(Algorithm):
         while True:
             part: Gradient | None = await me.reduce(None, me.address, me.subgroup)
             assert part is not None
+            # Sums with their counts, not means: subgroups may differ in size.
             total = await me.all_reduce(part, me.communicators)
             await me.broadcast(total, me.address, me.subgroup)
 

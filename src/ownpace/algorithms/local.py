@@ -43,4 +43,5 @@ class LocalSgd(Algorithm):
             for _ in range(self.steps):
                 round_.step(await accumulate(me, me.batch_size))
             total = await me.all_reduce(round_.difference(round_.samples))
+            # From the common start, not from here: all workers commit the same values.
             me.commit(round_.start.values - total.mean, total)

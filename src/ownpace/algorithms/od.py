@@ -102,7 +102,8 @@ class OdSgd(Algorithm):
         for _ in range(self.warmup):
             if not me.training:
                 break
-            local.remember(me.parameters)
+            if self.local_momentum:  # asks for W_{t−1} at the first local step; a snapshot costs a copy at every update
+                local.remember(me.parameters)
             update.start(await accumulate(me, me.batch_size))
             await update.finish()
         if me.training:
@@ -190,9 +191,8 @@ class LocalStep:
         self._first = True
 
     def remember(self, now: Parameters) -> None:
-        """Keep W_{t−1} of an iteration without a local step, if the next one will ask for it."""
-        if self._settings.local_momentum:
-            self._previous = now.values
+        """Keep W_{t−1} of an iteration without a local step."""
+        self._previous = now.values
 
     def step(self, now: Parameters, gradient: Gradient, lr: float) -> Parameters:
         """x_{t+1} out of W_t, the own gradient and W_{t−1}."""

@@ -81,6 +81,7 @@ class PaceSgd(VaryingBatch):
         batch = await own.batch()
         in_flight = own.all_reduce(batch)
         while me.training:
+            # Before the sum arrives: afterwards the batch in flight is part of the parameters, and no guess is needed.
             ahead = self._ahead(me, own, batch, total)
             batch = await own.batch(until=in_flight, at=ahead, most=self._most(own))
             total = await in_flight

@@ -32,6 +32,7 @@ class PipeSgd(Algorithm):
     async def worker(self, me: Worker) -> None:
         in_flight = me.all_reduce(await accumulate(me, me.batch_size))
         while me.training:
+            # Compute first, then wait: this is what the sum under way hides behind, and why it is one update late.
             gradient = await accumulate(me, me.batch_size)
             me.step(await in_flight)
             in_flight = me.all_reduce(gradient)

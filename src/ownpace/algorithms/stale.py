@@ -51,7 +51,7 @@ class StaleSgd(Algorithm):
         while True:
             message = await me.receive()
             me.step(message.gradient)
-            clocks[message.sender] += 1
+            clocks[message.sender] += 1  # before looking for the slowest: this push may be what others wait for
             waiting.append(message.sender)
             slowest = min(clocks.values())
             for worker in [worker for worker in waiting if clocks[worker] - slowest <= self.staleness]:

@@ -34,6 +34,7 @@ class StalenessAwareSgd(Algorithm):
     async def server(self, me: Server) -> None:
         while True:
             message = await me.receive()
+            # Before the step, which moves the version on.
             tau = 1 + me.parameters.version - message.gradient.versions[0]
             me.step(message.gradient, lr_scale=1 / tau)
             me.send(message.sender, me.parameters)

@@ -104,7 +104,7 @@ class WpSgd(Algorithm):
             # What one worker of a node knows rides with the node's sum, so all of them stop after the same step.
             of_node = await me.all_reduce(gradient.noting(done=float(done)), me.subgroup)
             alone.step(of_node)
-            if self.delay:  # a snapshot that nobody needs would cost a copy of the parameters at the next step
+            if self.delay:  # a snapshot costs a copy of the parameters at the next step
                 past.append(me.parameters)
             # A node whose data has ended would wait for a fastest node that may never come: it ends its round itself.
             fastest_is_done = of_node.notes["done"] > 0 or not of_node.samples

@@ -70,7 +70,7 @@ class Ledger:
         """
         loss = score.loss if math.isfinite(score.loss) else None
         self._emit(events.Evaluation(t, samples, updates, loss, score.accuracy))
-        if loss is None:
+        if loss is None:  # recorded before it is raised: the last evaluation shows what went wrong
             raise diverged("the test loss", score.loss, samples)
         reached = self._target is not None and score.accuracy is not None and score.accuracy >= self._target
         return reached and self._stop_at_target

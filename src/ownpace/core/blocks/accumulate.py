@@ -34,6 +34,7 @@ async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
         return await me.all_reduce(me.no_gradient())
     last = (samples - 1) % me.micro_batch + 1
     earlier = await accumulate(me, samples - last) if samples > last else None
+    # Not awaited before it is handed over: the engine sends the layers that are ready during the backward pass.
     return await me.all_reduce(me.gradient(last, plus=earlier))
 
 

@@ -37,6 +37,7 @@ class LocalRound:
 
     def difference(self, weight: float) -> Gradient:
         """Weight · (w_start − w_i), with the samples that were computed for it."""
+        # Start minus here, as a gradient points away from where a step goes.
         total = (self.start.values - self._me.parameters.values).mul_(weight)
         return Gradient(total, self.samples, (self.start.version,), self._loss, self._seconds)
 

@@ -89,6 +89,7 @@ class LrRule:
         b = float(total.total.square().sum()) / total.samples
         variance = (a - b) / (members - 1)
         square = (b - variance) / total.samples
+        # The first ten estimates are averaged with equal weight; a fixed weight would let the first one linger.
         self._seen += 1
         weight = max(_SMOOTHING, 1 / self._seen)
         self._variance += weight * (variance - self._variance)

@@ -57,14 +57,14 @@ class OwnPace:
     def batch(
         self, *, until: Pending[object] | None = None, at: Parameters | None = None, most: float = math.inf
     ) -> Awaitable[Gradient]:
-        """One micro-batch, or as many as I compute `until` something is done (at least one), of `most` samples."""
+        """One micro-batch; or as many as I compute `until` something is done: at least one, at most `most` samples."""
         self._size = self._micro.size
         if until is None:
             return accumulate(self._me, self._size, at=at)
         return accumulate_until(self._me, until, self._size, at=at, most=most)
 
     def all_reduce(self, batch: Gradient) -> Pending[Gradient]:
-        """Start the sum of all workers' batches, mine being the one that `batch` computed last."""
+        """Start the sum of all workers' batches; mine is the one that was computed last."""
         return _TeachingSum(self._me.all_reduce(self._rule.note(batch)), self._micro, self._size)
 
     def step(self, total: Gradient) -> None:

@@ -18,6 +18,9 @@ from ownpace.core.learning.task import Task
 Buffers = list[Tensor]
 """One worker's copy of what a model keeps besides its parameters (BatchNorm's running statistics)."""
 
+LayerShape = tuple[str, torch.Size, bool]
+"""A layer's name and shape, and whether it is channels-last."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -50,31 +53,19 @@ class Layout:
     [('weight', 0, 6), ('bias', 6, 8)]
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not parameters:
-            raise InputError(f"{type(module).__name__} has no trainable parameters; there is nothing to train")
-        if len({p.dtype for _, p in parameters}) > 1:
-            given = ", ".join(sorted({str(p.dtype) for _, p in parameters}))
-            raise InputError(f"the model's parameters are of several types ({given}); convert them to one")
-        self.set([(name, parameter.shape, _channels_last(parameter)) for name, parameter in parameters])
+    def __init__(self, layers: nn.Module | Sequence[LayerShape]) -> None:
+        placed, start = [], 0
+        for name, shape, channels_last in _shapes(layers) if isinstance(layers, nn.Module) else layers:
+            placed.append(Layer(name, start, start + shape.numel(), shape, channels_last))
+            start += shape.numel()
+        self.layers = tuple(placed)
+        self.size = start
+        self._sizes = [layer.stop - layer.start for layer in placed]
 
     @classmethod
-    def of(cls, shapes: Sequence[tuple[str, torch.Size, bool]]) -> Layout:
-        """The layout of layers with these names and shapes, in this order; some of them channels-last."""
-        layout = cls.__new__(cls)
-        layout.set(shapes)
-        return layout
-
-    def set(self, shapes: Sequence[tuple[str, torch.Size, bool]]) -> None:
-        """Put layers of these names and shapes one after the other."""
-        layers, start = [], 0
-        for name, shape, channels_last in shapes:
-            layers.append(Layer(name, start, start + shape.numel(), shape, channels_last))
-            start += shape.numel()
-        self.layers = tuple(layers)
-        self.size = start
-        self._sizes = [layer.stop - layer.start for layer in layers]
+    def of(cls, shapes: Sequence[LayerShape]) -> Layout:
+        """The layout of layers with these names and shapes, in this order."""
+        return cls(shapes)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Each layer of a flat vector, in its own shape."""
@@ -186,7 +177,8 @@ class FlatModel:
             loss.backward(seed)
         finally:
             self._by_layer = None
-        for index in sorted(by_layer.missing, reverse=True):  # took no part in the loss
+        # Layers that took no part in the loss, last first as in a backward pass: all processes must send in one order.
+        for index in sorted(by_layer.missing, reverse=True):
             by_layer.take(index, None)
         return loss.detach()
 
@@ -215,6 +207,16 @@ class FlatModel:
             torch.stack(copies).mean(0) if copies[0].is_floating_point() else torch.stack(copies).amax(0)
             for copies in zip(*workers, strict=True)
         ]
+
+
+def _shapes(module: nn.Module) -> list[LayerShape]:
+    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError(f"{type(module).__name__} has no trainable parameters; there is nothing to train")
+    if len({p.dtype for _, p in parameters}) > 1:
+        given = ", ".join(sorted({str(p.dtype) for _, p in parameters}))
+        raise InputError(f"the model's parameters are of several types ({given}); convert them to one")
+    return [(name, parameter.shape, _channels_last(parameter)) for name, parameter in parameters]
 
 
 def _channels_last(parameter: Tensor) -> bool:

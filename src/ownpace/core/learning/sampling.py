@@ -61,7 +61,7 @@ class Permutations:
 
     def _epoch(self, epoch: int) -> Tensor:
         if epoch not in self._epochs:
-            self._epochs.pop(epoch - 2, None)
+            self._epochs.pop(epoch - 2, None)  # a draw may still reach back into the last epoch, but no further
             generator = torch.Generator().manual_seed(derive(*self._seed, epoch))
             self._epochs[epoch] = torch.randperm(self.size, generator=generator)
         return self._epochs[epoch]

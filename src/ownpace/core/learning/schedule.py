@@ -25,9 +25,9 @@ class Schedule:
     warmup_samples: int = 0
     """The factor rises linearly from 0 to 1 over these."""
     milestones: tuple[float, ...] = (0.5, 0.75)
-    """For `step`: shares of the run at which the rate falls."""
+    """For `step`: the fractions of the run at which the rate falls."""
     gamma: float = 0.1
-    """For `step`: by what it is multiplied there."""
+    """For `step`: what it is multiplied by there."""
 
     def __post_init__(self) -> None:
         not_negative(warmup_samples=self.warmup_samples, gamma=self.gamma)

@@ -46,6 +46,8 @@ class Clock(simpy.Environment):
         Raises:
             EmptySchedule: None did, but nothing is left to happen.
         """
+        # Entries compare by time, priority and number. Queue and lane share one row of numbers, so what is due at the
+        # same time happens in the order of scheduling, whichever of the two it stands in.
         queue: list[tuple[float, int, int, Any]] = self._queue  # type: ignore[assignment]  # ours stand in it too
         lane = self._lane
         while self.going_on:
@@ -56,6 +58,7 @@ class Clock(simpy.Environment):
             else:
                 self.step()  # an event of SimPy's own, or none at all
                 continue
+            # Done before it happens, as what it starts may ask; and all that before its coroutine goes on.
             event.done = True  # type: ignore[misc]  # a slot of every subclass
             event.happen()
             if event.driver is not None:

@@ -85,6 +85,7 @@ class Collective:
         cost = transport.all_reduce if self._what == "all-reduce" else transport.chain
         links: list[transport.Link] = [member.node for member in self._group]  # type: ignore[attr-defined]  # virtual
         start, end = cost(simulation.clock.time, links, nbytes, simulation.latency_s)
+        # Decided when the collective begins, which is one moment for all members; they hear it at different ones.
         self._tell_who_stops()
         simulation.clock.at(end, Call(partial(self._deliver, result)))
         if simulation.detail:

@@ -95,7 +95,7 @@ class Monitor:
         first_shard = whose.address.shard.index == 0
         version, total_samples = progress.version, progress.samples
         if first_shard and version <= totals.updates:
-            return
+            return  # another replica made this update before
         now = simulation.clock.time
         if simulation.detail:
             simulation.emit(events.Update(now, whose.address.name, version, samples, total_samples, staleness))

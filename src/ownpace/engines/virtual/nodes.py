@@ -129,6 +129,7 @@ class VirtualNode:
 
     def receive(self, sender: Address | None = None) -> VirtualReceive:
         received = VirtualReceive(self, sender)
+        # What has come already first, oldest first: messages between two nodes keep their order.
         if self.mailbox:
             for message in self.mailbox:
                 if sender is None or message.sender is sender:
@@ -240,6 +241,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
             ready = self._load(samples) if self._processor.io_s_per_sample else self._clock.time
         start, end = self._processor.compute(ready, samples)
         if simulation.real:
+            # Drawn and computed when it is asked for, though it is done later: parameters may have moved on by then.
             indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
             values = self._values if at is None else at.values
             total, loss = simulation.learning.gradient(values, self.buffers, indices)

@@ -58,6 +58,7 @@ class Replica:
                 donate=self.holders == 1,
             )
             self._next = gradient, lr_factor, Replica(values, {**self._states, memory: state}, 0)
+        # Counted only now: as long as this replica has other holders, its state must not be given away.
         following = self._next[2]
         self.holders -= 1
         following.holders += 1

@@ -96,7 +96,7 @@ class VirtualRun:
         simulation.emit(self._header())
         error: OwnpaceError | None = None
         try:
-            monitor.evaluate()
+            monitor.evaluate()  # the model before the first update is the first point of every curve
             self._start()
             with nullcontext() if simulation.real else _no_garbage_collection():
                 simulation.clock.go_on()
@@ -112,6 +112,7 @@ class VirtualRun:
         finally:
             for driver in self._drivers:
                 driver.close()  # servers and communicators would go on for ever
+        # After the coroutines: whatever they emit while being closed must not follow the last record.
         monitor.end(error)
         return Outcome("finished" if error is None else str(error), error, self._model.export())
 

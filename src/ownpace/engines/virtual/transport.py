@@ -4,11 +4,13 @@ Each node has one link, with a bandwidth in each direction, which carries transf
 were started. Ten pushes at once into one server thus take ten times as long as one. A transfer occupies the
 sender's way out and the receiver's way in for `bytes / bandwidth` each, at the same time, and arrives when both
 are through, a latency later. A link that is waiting for a slower or busy partner does not hold up others: its
-capacity is only used for the time that its own bandwidth needs, from when the transfer was asked for.
+capacity is used only for the time that its own bandwidth needs, from when the transfer was asked for.
 
     send                    bytes / bandwidth + latency
     all-reduce, n members   ring: 2(n−1)/n · bytes / bandwidth + 2(n−1) · latency, at the slowest member's bandwidth
     reduce, broadcast       pipelined chain: bytes / bandwidth + (n−1) · latency, at the slowest member's bandwidth
+
+The cost of a send is computed where it is sent, in `VirtualNode.send`: it is the hottest code of a run.
 """
 
 from __future__ import annotations
