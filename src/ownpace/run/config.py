@@ -182,7 +182,11 @@ class Config:
             fleet=fleet,
             optimizer=self._optimizer(),
             samples=self._num_samples(task),
-            labels={"algorithm": label(self.algorithm), "task": label(self.task), "model": task.model_name},
+            labels={
+                "algorithm": label(self.algorithm),
+                "task": label(self.task),
+                "model": getattr(task, "model_name", ""),
+            },
             log_folder=out / "logs" if self.log_files and out is not None else None,
         )
 

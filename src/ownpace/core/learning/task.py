@@ -71,8 +71,9 @@ class Task(ABC):
 
     models: ClassVar[tuple[str, ...]] = ()
     """The names of the models to choose from, the default first. Empty: there is one model, and it needs no name."""
-    model_name: str = ""
-    """The one that was chosen."""
+    # Without a value: a subclass may declare it as a dataclass field, and would inherit the value as its default.
+    model_name: str
+    """The one that was chosen, where there is a choice."""
 
     @abstractmethod
     def model(self) -> nn.Module:
