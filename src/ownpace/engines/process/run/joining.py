@@ -227,15 +227,14 @@ class LoopRun:
         self.is_over = error is not None
         lines: list[str] = []
         try:
-            with self._stack:  # the node first: if it failed, the hub has to hear of what before it ends
-                if error is not None:
-                    raise error
-                if self.loop.is_waiting:  # the loop was left, and its iterator is still held
-                    self.end_loop(stop=True)
-                lines = end_worker(self._opened.worker)
-        except BaseException as raised:
-            if raised is not error:
-                raise
+            if error is None:
+                with self._stack:  # the node first: if it failed, the hub has to hear of what before it ends
+                    if self.loop.is_waiting:  # the loop was left, and its iterator is still held
+                        self.end_loop(stop=True)
+                    lines = end_worker(self._opened.worker)
+            else:
+                # As if it had been raised in here, but without these lines in the user's traceback.
+                self._stack.__exit__(type(error), error, error.__traceback__)
         finally:
             self.is_over = True
         return lines
