@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ownpace.fleet import Network
 
@@ -16,5 +16,5 @@ def by_hand(groups: Groups) -> str:
     return "/".join(",".join(map(str, group)) for group in groups)
 
 
-def as_sets(groups: Groups) -> set[frozenset[int]]:
+def as_sets(groups: Iterable[Iterable[int]]) -> set[frozenset[int]]:
     return {frozenset(group) for group in groups}

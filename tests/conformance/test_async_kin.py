@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ def test_dc_async_with_and_without_compensation_differ() -> None:
 
 @settings(max_examples=15)
 @given(jittery_fleets, jobs, st.sampled_from([0.0, 0.9]))
-def test_dc_async_without_compensation_is_async(fleet: Fleet, job: dict[str, int], momentum: float) -> None:
+def test_dc_async_without_compensation_is_async(fleet: Fleet, job: dict[str, float], momentum: float) -> None:
     job = {**job, "momentum": momentum, "weight_decay": 0.01}
     compensated, events = simulate(make_algorithm("dc-async", {"compensation": 0}), fleet, **job)
     plain, plain_events = simulate(make_algorithm("async"), fleet, **job)
@@ -143,7 +144,7 @@ def test_backup_takes_the_first_that_come(data: st.DataObject, setting: Setting)
 
 @settings(max_examples=15)
 @given(jittery_fleets, jobs, st.sampled_from([0.0, 0.9]))
-def test_backup_without_backups_is_sync(fleet: Fleet, job: dict[str, int], momentum: float) -> None:
+def test_backup_without_backups_is_sync(fleet: Fleet, job: dict[str, float], momentum: float) -> None:
     job = {**job, "momentum": momentum, "weight_decay": 0.01}
     backed, events = simulate(make_algorithm("backup", {"backups": 0}), fleet, **job)
     sync, sync_events = simulate(make_algorithm("sync"), fleet, **job)
@@ -189,7 +190,8 @@ def rounds(
         outer_momentum: μ.
     """
     data = OwnData(setting)
-    weights, momentum, made, now = start(), torch.zeros_like(start()), [], 0.0
+    weights, momentum, now = start(), torch.zeros_like(start()), 0.0
+    made: list[Step] = []
     while sum(step.samples for step in made) < setting.samples:
         steps = steps_in(len(made))
         whole = sum(steps) * setting.batch_size
@@ -220,7 +222,7 @@ def test_local_sgd_averages_after_h_steps(setting: Setting, steps: int) -> None:
 
 @settings(max_examples=15)
 @given(jittery_fleets, jobs, st.sampled_from([0.0, 0.9]), st.sampled_from([0.0, 0.1]))
-def test_local_sgd_of_one_step_is_sync(fleet: Fleet, job: dict[str, int], momentum: float, decay: float) -> None:
+def test_local_sgd_of_one_step_is_sync(fleet: Fleet, job: dict[str, float], momentum: float, decay: float) -> None:
     """With momentum, too: the mean of the workers' momenta is the momentum of the mean."""
     job = {**job, "momentum": momentum, "weight_decay": decay}
     local, events = simulate(make_algorithm("local", {"steps": 1}), fleet, **job)
@@ -234,7 +236,7 @@ def test_local_sgd_of_one_step_is_sync(fleet: Fleet, job: dict[str, int], moment
 @settings(max_examples=15)
 @given(jittery_fleets, jobs, st.integers(1, 12), st.sampled_from([0.0, 0.9]))
 def test_diloco_with_a_plain_outer_step_is_local_sgd(
-    fleet: Fleet, job: dict[str, int], steps: int, momentum: float
+    fleet: Fleet, job: dict[str, float], steps: int, momentum: float
 ) -> None:
     parameters = {"by_pace": False, "outer_lr": 1, "outer_momentum": 0, "steps": steps}
     diloco, events = simulate(make_algorithm("diloco", parameters), fleet, momentum=momentum, **job)
@@ -327,7 +329,7 @@ def adamw(setting: Setting) -> Move:
 @pytest.mark.parametrize(
     ("name", "parameters"), [("local", {}), ("diloco", {"outer_lr": 0.7, "outer_momentum": 0.9, "by_pace": False})]
 )
-def test_inner_adamw_keeps_its_state_from_round_to_round(name: str, parameters: dict[str, object]) -> None:
+def test_inner_adamw_keeps_its_state_from_round_to_round(name: str, parameters: dict[str, Any]) -> None:
     setting = Setting(paces=(1000.0, 900.0, 400.0), lr=0.01, weight_decay=0.1, samples=600)
     optimizer = OptimizerSpec(name="adamw", lr=0.01, weight_decay=0.1)
     outcome, events = engine(setting, name, {**parameters, "steps": 6}, sampling="shards", optimizer=optimizer)

@@ -92,7 +92,7 @@ def test_momentum_of_its_own_is_another_algorithm() -> None:
 @settings(max_examples=20)
 @given(jittery_fleets, jobs, st.sampled_from([0.0, 0.9]), st.sampled_from([0.0, 0.1]), st.sampled_from([0.0, 1.0]))
 def test_one_group_is_sync(
-    fleet: Fleet, job: dict[str, int], momentum: float, weight_decay: float, power: float
+    fleet: Fleet, job: dict[str, float], momentum: float, weight_decay: float, power: float
 ) -> None:
     job = {**job, "momentum": momentum, "weight_decay": weight_decay}
     everybody = by_hand([range(len(fleet.workers))])
@@ -113,7 +113,7 @@ def singletons(fleet: Fleet) -> str:
 @settings(max_examples=20)
 @given(jittery_fleets, jobs, st.sampled_from([0.0, 0.9]), st.sampled_from(["shared", "group"]))
 def test_one_worker_per_group_is_async_without_weights(
-    fleet: Fleet, job: dict[str, int], momentum: float, memory: str
+    fleet: Fleet, job: dict[str, float], momentum: float, memory: str
 ) -> None:
     job = {**job, "momentum": 0.0 if memory == "group" else momentum, "weight_decay": 0.01}
     parameters = {"groups": singletons(fleet), "staleness_power": 0, "momentum": memory}
@@ -126,7 +126,7 @@ def test_one_worker_per_group_is_async_without_weights(
 
 @settings(max_examples=20)
 @given(jittery_fleets, jobs)
-def test_one_worker_per_group_is_staleness_aware_with_weights(fleet: Fleet, job: dict[str, int]) -> None:
+def test_one_worker_per_group_is_staleness_aware_with_weights(fleet: Fleet, job: dict[str, float]) -> None:
     grouped, events = simulate(make_algorithm("grouping", {"groups": singletons(fleet)}), fleet, **job)
     aware, aware_events = simulate(make_algorithm("staleness-aware"), fleet, **job)
     torch.testing.assert_close(grouped.model["at"], aware.model["at"], rtol=1e-4, atol=1e-6)
@@ -161,7 +161,7 @@ def test_the_order_a_a_b_a_b_gives_1_1_3_2_2() -> None:
 @settings(max_examples=30)
 @given(st.data(), jittery_fleets, jobs, st.sampled_from(["shared", "group"]))
 def test_y_counts_the_others_updates_since_ones_own_last(
-    data: st.DataObject, fleet: Fleet, job: dict[str, int], momentum: str
+    data: st.DataObject, fleet: Fleet, job: dict[str, float], momentum: str
 ) -> None:
     groups = data.draw(drawn_groups(len(fleet.workers)))
     algorithm = make_algorithm("grouping", {"groups": by_hand(groups), "momentum": momentum})
@@ -223,7 +223,7 @@ def versions(events: list[Event]) -> dict[int, list[int]]:
 @settings(max_examples=20)
 @given(st.data(), jittery_fleets, jobs, st.integers(1, 3))
 def test_a_group_sees_one_snapshot_in_each_iteration(
-    data: st.DataObject, fleet: Fleet, job: dict[str, int], parts: int
+    data: st.DataObject, fleet: Fleet, job: dict[str, float], parts: int
 ) -> None:
     """That which its own last update made, whatever the size of micro-batches."""
     groups = data.draw(drawn_groups(len(fleet.workers)))

@@ -157,14 +157,14 @@ def restless_fleets(draw: st.DrawFn) -> Fleet:
 def test_regrouping_loses_nobody_and_nothing(
     fleet: Fleet, regroup_every: int, prerun: int, hand: bool, seed: int
 ) -> None:
-    parameters = {"regroup_every": regroup_every, "prerun": prerun, "min_gap": 0.1}
+    parameters: dict[str, object] = {"regroup_every": regroup_every, "prerun": prerun, "min_gap": 0.1}
     if hand:
         parameters["groups"] = by_hand([range(len(fleet.workers))])
     algorithm = make_algorithm("grouping", parameters)
     outcome, events = simulate(algorithm, fleet, task=Digits(), samples=800, seed=seed, timing_only=True)
     assert outcome.error is None
     computed = sum(event.samples for event in events if isinstance(event, Compute))
-    applied = Counter()
+    applied: Counter[str] = Counter()
     for update in updates(events):
         applied[update.who] += update.samples
         assert update.staleness >= 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -134,20 +135,29 @@ def with_loading(setting: Setting, io_s_per_sample: float) -> Fleet:
     return replace(fleet, machine=tuple(replace(machine, io_s_per_sample=io_s_per_sample) for machine in fleet.machine))
 
 
-def history(fleet: Fleet, sizes: str, **job: object) -> dict[str, dict[str, list]]:
-    """Of each worker, by iteration: its load, compute and updates, and its subgroup's reduce and broadcast."""
+class History(NamedTuple):
+    """What happened to one worker and in its subgroup, by iteration."""
+
+    loads: list[Load]
+    computes: list[Compute]
+    reduces: list[Transfer]
+    broadcasts: list[Transfer]
+
+
+def histories(fleet: Fleet, sizes: str, **job: object) -> dict[str, History]:
+    """What happened, by worker."""
     _, events = simulate(LayeredSgd(sizes=sizes), fleet, task=TASK, lr=0.01, **job)
     groups = {name: members for name, members in events[0].groups.items() if name.startswith("subgroup")}
-    result = {}
+    result: dict[str, History] = {}
     for group, members in groups.items():
         transfers = [event for event in events if isinstance(event, Transfer) and event.who == group]
         for who in members[:-1]:
-            result[who] = {
-                "load": [event for event in events if isinstance(event, Load) and event.who == who],
-                "compute": [event for event in events if isinstance(event, Compute) and event.who == who],
-                "reduce": [event for event in transfers if event.what == "reduce"],
-                "broadcast": [event for event in transfers if event.what == "broadcast"],
-            }
+            result[who] = History(
+                loads=[event for event in events if isinstance(event, Load) and event.who == who],
+                computes=[event for event in events if isinstance(event, Compute) and event.who == who],
+                reduces=[event for event in transfers if event.what == "reduce"],
+                broadcasts=[event for event in transfers if event.what == "broadcast"],
+            )
     return result
 
 
@@ -163,10 +173,10 @@ SLOW_LINKS = Setting(
 @pytest.mark.parametrize("io_s_per_sample", [1e-4, 5e-3])
 def test_the_order_of_events(io_s_per_sample):
     """compute(t) < reduce(t);  load(t+1) < broadcast(t) < forward(t+1), which the step lies before."""
-    workers = history(with_loading(SLOW_LINKS, io_s_per_sample), "2,3", samples=600, batch_size=6)
+    workers = histories(with_loading(SLOW_LINKS, io_s_per_sample), "2,3", samples=600, batch_size=6)
     assert len(workers) == 5
     for happened in workers.values():
-        loads, computes, reduces, broadcasts = happened.values()
+        loads, computes, reduces, broadcasts = happened
         assert len(computes) == len(reduces) == len(broadcasts) == len(loads) - 1 == 20
         for t in range(19):
             assert loads[t].until <= computes[t].t
@@ -178,10 +188,10 @@ def test_the_order_of_events(io_s_per_sample):
 
 
 def test_the_next_batch_is_loaded_after_the_reduce():
-    workers = history(with_loading(SLOW_LINKS, 1e-3), "2,3", samples=600, batch_size=6)
+    workers = histories(with_loading(SLOW_LINKS, 1e-3), "2,3", samples=600, batch_size=6)
     for happened in workers.values():
         for t in range(19):
-            assert happened["reduce"][t].until <= happened["load"][t + 1].t
+            assert happened.reduces[t].until <= happened.loads[t + 1].t
 
 
 @settings(max_examples=30)
@@ -274,7 +284,7 @@ class Listening:
 def test_communicators_hold_no_weights():
     """They have no parameters to hold, update nothing, compute nothing, and see nothing but sums of gradients."""
     listening = []
-    bodies = []
+    bodies: list[Gradient] = []
 
     class Watched(LayeredSgd):
         async def communicator(self, me):

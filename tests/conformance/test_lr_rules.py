@@ -119,7 +119,7 @@ def test_adascale_moves_the_schedule_by_what_was_gained(name):
         parts = [record.sums[t].gradient for record in records.values()]
         n = sum(part.samples for part in parts)
         a = sum(part.samples * float(part.mean.square().sum()) for part in parts)
-        b = n * float((sum(part.total for part in parts) / n).square().sum())
+        b = n * float((torch.stack([part.total for part in parts]).sum(0) / n).square().sum())
         variances.append((a - b) / 3)
         squares.append((b - variances[-1]) / n)
         sigma, m = max(0.0, np.mean(variances)) / reference, max(0.0, np.mean(squares))

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from tests.conformance.plain.spy import spied
 from torch import Tensor
 
 from ownpace import make_algorithm
-from ownpace.core.contract.events import Compute
+from ownpace.core.contract.events import Compute, Event
 from ownpace.fleet import Fleet, Machine, Network, paces
 from ownpace.testing import simulate
 
@@ -117,7 +118,7 @@ def test_the_local_weights_are_the_next_global_ones_on_average(scale, local_lr):
 
 
 def values(name: str, setting: Setting, **parameters: object) -> Tensor:
-    return engine(setting, name, **parameters)[0].model["at"]
+    return engine(setting, name, parameters)[0].model["at"]
 
 
 @both_forms
@@ -178,7 +179,7 @@ def test_the_local_momentum_knows_the_warm_up(form):
 @both_forms
 def test_without_a_local_step_it_is_pipe_sgd(form):
     """With samples of one's own, timing does not matter; the all-reduce form takes the same time, too."""
-    job = {
+    job: dict[str, Any] = {
         "fleet": paces(4003, 2005, 1007, 1009, jitter=0.2),
         "sampling": "iid",
         "lr": 0.02,
@@ -199,7 +200,7 @@ def test_without_a_local_step_it_is_pipe_sgd(form):
 # Time --------------------------------------------------------------------------------------------------------------
 
 
-def periods(events: list) -> list[float]:
+def periods(events: list[Event]) -> list[float]:
     """From update to update, once everything is under way."""
     return [b.t - a.t for a, b in itertools.pairwise(updates(events)[5:-1])]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.conformance.plain import Draws, Model, Setting, assert_same, engine, gradient_sum, updates
 from tests.conformance.plain.late import delayed
+from tests.conformance.plain.model import added
 from tests.conformance.plain.ring import recorded
 from tests.conformance.plain.spy import watched
 from tests.conformance.plain.strategies import late_settings, rules, sizings
@@ -62,7 +64,7 @@ def test_a_budget_that_is_spent_with_the_warm_up_is_spent():
 def test_alone_it_is_the_optimizer_itself(predict, optimizer, by_hand):
     """The prediction is exact: what is under way is all there is."""
     task, num_updates = Quadratic(), 100
-    alone = {"fleet": paces(1000, jitter=0.2), "samples": 8 * (num_updates - 1)}
+    alone: dict[str, Any] = {"fleet": paces(1000, jitter=0.2), "samples": 8 * (num_updates - 1)}
     outcome, events = simulate(make_algorithm("pace", {"predict": predict}), task=task, optimizer=optimizer, **alone)
     assert len(updates(events)) == num_updates
     model = task.model()
@@ -99,7 +101,7 @@ def test_without_delay_it_is_sync_weighted_by_the_recorded_samples(sizing):
     model, draws = Model(setting), Draws(0)
     for row in sizes:
         means = [gradient_sum(model.weights, draws.take(size)) / size for size in row]
-        weighted = sum(size / sum(row) * mean for size, mean in zip(row, means, strict=True))
+        weighted = added(size / sum(row) * mean for size, mean in zip(row, means, strict=True))
         model.step(weighted, sum(row))
     torch.testing.assert_close(records[0].steps[-1].after.double(), model.weights, rtol=1e-4, atol=1e-5)
 
@@ -115,7 +117,7 @@ def test_no_update_exceeds_its_cap_by_more_than_a_micro_batch_each(setting, max_
 def test_a_cap_matters_where_sums_are_slow_and_nowhere_else():
     slow = UNEVEN.with_ring(0.2)
     free, capped = (
-        [update.samples for update in updates(engine(slow, "pace", **parameters)[1])][2:]
+        [update.samples for update in updates(engine(slow, "pace", parameters)[1])][2:]
         for parameters in ({}, {"max_batch": 100})
     )
     assert min(free) > 500
@@ -123,7 +125,7 @@ def test_a_cap_matters_where_sums_are_slow_and_nowhere_else():
     assert min(capped) > 50
 
     quick = UNEVEN.with_ring(1e-4)
-    outcomes = [engine(quick, "pace", **parameters) for parameters in ({}, {"max_batch": 1000})]
+    outcomes = [engine(quick, "pace", parameters) for parameters in ({}, {"max_batch": 1000})]
     assert torch.equal(outcomes[0][0].model["at"], outcomes[1][0].model["at"])
     assert outcomes[0][1][1:] == outcomes[1][1][1:]
 

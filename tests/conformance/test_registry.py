@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -147,9 +148,10 @@ def test_no_parameter_escapes():
     """Every parameter of every algorithm has another value than its default in some variant."""
     varied = {(ALGORITHMS[name], field) for name, parameters in VARIANTS.values() for field in parameters}
     inherited = [ALGORITHMS["simuparallel"]]  # WP-SGD with one of its rules
+    classes: list[Any] = list(ALGORITHMS.values())  # all of them dataclasses, though their base class is none
     missing = {
         (cls.__name__, field.name)
-        for cls in ALGORITHMS.values()
+        for cls in classes
         if cls not in inherited
         for field in dataclasses.fields(cls)
         if (cls, field.name) not in varied
@@ -202,7 +204,7 @@ def alone(num_steps, *, delay, **hyper):
     for step in range(num_steps):
         at = before if delay else model
         samples = task.train_samples().pick(order.indices(8 * step, 8))
-        (gradient,) = torch.autograd.grad(task.objective(at, *samples), at.parameters())
+        (gradient,) = torch.autograd.grad(task.objective(at, *samples), list(at.parameters()))
         before.load_state_dict(model.state_dict())
         model.at.grad = gradient
         optimizer.step()
@@ -218,6 +220,8 @@ def test_books_balance_on_any_fleet(case, data, micro_batch, seed):
     events = subject.run(draw_fleet(data, case), samples=600, micro_batch=micro_batch, seed=seed)
     check_counts(subject, events, 600)
     run, end, computed = events[0], events[-1], of(Compute, events)
+    assert isinstance(run, Run)
+    assert isinstance(end, End)
     counted = of(Update, events)[: end.sums.updates]
     assert end.reason == "finished"
     assert end.sums.staleness_mean == pytest.approx(sum(event.staleness for event in counted) / len(counted))
@@ -253,16 +257,16 @@ def test_detail_off_leaves_the_sums_as_they_are(name):
 
 @every_algorithm
 def test_stops_at_the_target(name):
-    settings_ = {"task": Digits(), "samples": 8000, "lr": 0.1, "momentum": 0.5, "target": 0.7}
+    settings_: dict[str, Any] = {"task": Digits(), "samples": 8000, "lr": 0.1, "momentum": 0.5, "target": 0.7}
     _, whole = simulate(make_algorithm(name), **settings_)
     _, cut = simulate(make_algorithm(name), **settings_, stop_at_target=True)
     last = of(Evaluation, cut)[-1]
-    whole, cut = summarize(whole), summarize(cut)
-    assert cut.time_to_target == whole.time_to_target
-    assert cut.samples < whole.samples
-    assert cut.best_accuracy >= 0.7
+    full, stopped = summarize(whole), summarize(cut)
+    assert stopped.time_to_target == full.time_to_target
+    assert stopped.samples < full.samples
+    assert stopped.best_accuracy >= 0.7
     # What was under way at the target is still applied, and may do harm.
-    assert last.accuracy >= 0.7 or last.samples > cut.samples
+    assert last.accuracy >= 0.7 or last.samples > stopped.samples
 
 
 @pytest.mark.parametrize("num_servers", [2, 4])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from ownpace import make_algorithm
 from ownpace.algorithms.balanced import divide
 from ownpace.core.contract.events import Compute, Update
+from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Contribution, Gradient
 from ownpace.fleet import Fleet, Machine, Slowdown, paces
 from ownpace.report import summarize
@@ -124,7 +127,7 @@ class TwoGpus:
 def test_balanced_comes_to_rest_where_every_new_size_costs_time_once():
     gpus = TwoGpus(updates=30)
     with pytest.raises(StopIteration):
-        make_algorithm("balanced").worker(gpus).send(None)
+        make_algorithm("balanced").worker(cast(Worker, gpus)).send(None)
     assert gpus.sizes[-25:] == [150] * 25
 
 

@@ -37,7 +37,7 @@ def test_the_table_of_times(name, seconds, sum_s, micro_batches, period):
 
 @pytest.mark.parametrize("name", ["abs", "pace", "acco"])
 def test_a_sum_that_takes_twice_as_long_changes_no_throughput(name):
-    rates = {name: [], "sync": []}
+    rates: dict[str, list[float]] = {name: [], "sync": []}
     for sum_s in (0.02, 0.04, 0.08):
         setting = Setting(paces=(4000.0, 2000.0, 1000.0, 1000.0)).with_ring(sum_s)
         for each, so_far in rates.items():

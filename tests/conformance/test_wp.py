@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -28,13 +29,13 @@ from tests.conformance.plain import (
 )
 
 from ownpace import make_algorithm
-from ownpace.algorithms.wp import WpSgd
+from ownpace.algorithms.wp import WeightRule, WpSgd
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Compute
 from ownpace.fleet import Fleet, Machine, Network
 from ownpace.testing import simulate
 
-RULES = ("exp", "exp2", "count", "equal", "optimal")
+RULES: tuple[WeightRule, ...] = ("exp", "exp2", "count", "equal", "optimal")
 
 # The weights -------------------------------------------------------------------------------------------------------
 
@@ -44,7 +45,7 @@ rules = st.sampled_from(RULES)
 
 @given(rules, counts, st.floats(1e-6, 0.5), st.floats(1e-3, 1.0))
 def test_weights_are_positive_sum_to_1_and_grow_with_progress(
-    rule: str, steps: list[int], lr: float, l2: float
+    rule: WeightRule, steps: list[int], lr: float, l2: float
 ) -> None:
     weights = WpSgd(weights=rule, l2=l2).weigh(steps, lr)
     assert sum(weights) == pytest.approx(1, rel=1e-12)
@@ -62,7 +63,7 @@ def test_weights_are_positive_sum_to_1_and_grow_with_progress(
 
 @given(st.sampled_from(["exp", "exp2"]), counts, st.integers(0, 10**7), st.floats(1e-6, 0.5), st.floats(1e-3, 1.0))
 def test_exponential_weights_depend_on_differences_only(
-    rule: str, steps: list[int], shift: int, lr: float, l2: float
+    rule: WeightRule, steps: list[int], shift: int, lr: float, l2: float
 ) -> None:
     algorithm = WpSgd(weights=rule, l2=l2)
     assert algorithm.weigh([n + shift for n in steps], lr) == algorithm.weigh(steps, lr)
@@ -81,7 +82,7 @@ def test_the_ratio_of_two_weights_is_a_power_of_the_contraction(base: int, behin
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("l2", [1e-6, 1e-2, 1.0, 9.0])
-def test_ten_million_steps_behind_is_still_a_number(rule: str, l2: float) -> None:
+def test_ten_million_steps_behind_is_still_a_number(rule: WeightRule, l2: float) -> None:
     far = 10**7
     weights = WpSgd(weights=rule, l2=l2).weigh([far, 1, far, 2 * far], lr=0.1)
     assert all(math.isfinite(weight) for weight in weights)
@@ -119,7 +120,7 @@ def test_other_rules_are_what_they_are_called(steps: list[int], contraction: flo
 
 
 @pytest.mark.parametrize("rule", ["exp", "exp2", "optimal"])
-def test_steps_that_do_not_contract_are_refused(rule: str) -> None:
+def test_steps_that_do_not_contract_are_refused(rule: WeightRule) -> None:
     with pytest.raises(InputError, match="below 1"):
         WpSgd(weights=rule, l2=2.0).weigh([3, 2], lr=0.5)
 
@@ -127,7 +128,7 @@ def test_steps_that_do_not_contract_are_refused(rule: str) -> None:
 # A plain statement of its rounds -----------------------------------------------------------------------------------
 
 
-def weights_of(rule: str, steps: Sequence[int], r: float) -> list[float]:
+def weights_of(rule: WeightRule, steps: Sequence[int], r: float) -> list[float]:
     """As in the paper's terms: T_i = max_j n_j − n_i."""
     behind = [max(steps) - n for n in steps]
     raw = {
@@ -141,7 +142,7 @@ def weights_of(rule: str, steps: Sequence[int], r: float) -> list[float]:
 
 
 def weighted_parallel(
-    setting: Setting, rule: str, *, steps: int, l2: float, rounds: int | None, delay: int, per_node: int
+    setting: Setting, rule: WeightRule, *, steps: int, l2: float, rounds: int | None, delay: int, per_node: int
 ) -> Result:
     """Rounds on links that take no time, each worker with its own data."""
     ranks = range(setting.num_workers)
@@ -150,7 +151,8 @@ def weighted_parallel(
     step_s = [max(setting.batch_size / setting.paces[rank] for rank in node) for node in nodes]
     optimizers = [Sgd(setting) for _ in nodes]
     data = OwnData(setting)
-    weights, made, now = start(), [], 0.0
+    weights, now = start(), 0.0
+    made: list[Step] = []
     while sum(step.samples for step in made) < setting.samples and (rounds is None or len(made) < rounds):
         # Whoever is at a step when the fastest has done all of its own completes it.
         done = [math.ceil(round(steps * min(step_s) / seconds, 9)) for seconds in step_s]
@@ -203,16 +205,16 @@ def instant_settings(draw: st.DrawFn) -> Setting:
         }
     ),
 )
-def test_is_what_the_paper_says(setting: Setting, rule: str, parameters: dict[str, object]) -> None:
+def test_is_what_the_paper_says(setting: Setting, rule: WeightRule, parameters: dict[str, Any]) -> None:
     outcome, events = engine(setting, "wp", {"weights": rule, **parameters}, sampling="shards")
     assert_same(outcome, events, weighted_parallel(setting, rule, **parameters), times=1e-6)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_leads_elsewhere(rule: str) -> None:
+def test_every_rule_leads_elsewhere(rule: WeightRule) -> None:
     """Where nodes come unequally far; else the comparison above would show little."""
     setting = Setting(paces=(1000.0, 310.0, 170.0), samples=2000, bandwidth=1e14, latency=0.0)
-    parameters = {"steps": 20, "l2": 1.0, "rounds": 1, "delay": 0, "per_node": 1}
+    parameters: dict[str, Any] = {"steps": 20, "l2": 1.0, "rounds": 1, "delay": 0, "per_node": 1}
     ends = {other: weighted_parallel(setting, other, **parameters).weights for other in RULES}
     outcome, _ = engine(setting, "wp", {"weights": rule, **parameters}, sampling="shards")
     at = outcome.model["at"].double()
@@ -242,7 +244,7 @@ def test_one_shot_stops_everybody_when_word_of_the_fastest_has_come(latency: flo
 
 @settings(max_examples=10)
 @given(st.integers(1, 5), st.sampled_from(["exp", "exp2", "count", "optimal"]), st.integers(1, 12), st.integers(0, 100))
-def test_equal_progress_is_simuparallel(num_workers: int, rule: str, steps: int, seed: int) -> None:
+def test_equal_progress_is_simuparallel(num_workers: int, rule: WeightRule, steps: int, seed: int) -> None:
     fleet = Fleet(machine=(Machine(samples_per_s=1000, count=num_workers),))
     job = {"samples": 400, "seed": seed, "momentum": 0.5, "lr": 0.05}
     weighted, events = simulate(make_algorithm("wp", {"weights": rule, "steps": steps, "l2": 1.0}), fleet, **job)
@@ -264,7 +266,7 @@ def test_simuparallel_is_the_plain_mean_of_whatever_was_reached() -> None:
 @settings(max_examples=10)
 @given(rules, st.integers(1, 40), st.sampled_from([0.0, 0.9]), st.integers(0, 100))
 @example("exp", 7, 0.9, 0)  # 7 does not divide 30: the last round overshoots
-def test_alone_it_is_sequential_sgd(rule: str, steps: int, momentum: float, seed: int) -> None:
+def test_alone_it_is_sequential_sgd(rule: WeightRule, steps: int, momentum: float, seed: int) -> None:
     setting = Setting(paces=(1000.0,), samples=120, momentum=momentum, lr=0.05, weight_decay=0.01, seed=seed)
     outcome, events = engine(setting, "wp", {"weights": rule, "steps": steps})
     queue, optimizer, weights = Draws(seed), Sgd(setting), start()
@@ -299,7 +301,7 @@ LR = L2 = 0.05
 def suboptimality(fastest: int, seed: int) -> dict[str, float]:
     """Of the weighted mean of 8 nodes: 4 of full speed, 2 of half, 2 of a quarter; the mean of 16 repetitions."""
     generator = torch.Generator().manual_seed(seed)
-    options = {"generator": generator, "dtype": torch.float64}
+    options: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
     inputs = 0.3 * torch.randn(2000, 10, **options)
     truth = 3 * torch.nn.functional.normalize(torch.randn(10, **options), dim=0)
     targets = inputs @ truth + 0.1 * torch.randn(2000, **options)
@@ -338,7 +340,7 @@ def test_weights_help_before_nodes_have_mixed_and_hurt_after(seed: int) -> None:
     st.lists(st.integers(0, 50), min_size=1, max_size=6), st.sampled_from(["exp", "exp2", "equal", "count", "optimal"])
 )
 def test_who_had_no_data_left_has_no_weight(counts, weights):
-    algorithm = make_algorithm("wp", {"weights": weights, "l2": 0.5})
+    algorithm = WpSgd(weights=weights, l2=0.5)
     given_ = [algorithm._weight(counts, node, lr=0.1) for node in range(len(counts))]
     assert sum(given_) == pytest.approx(1 if any(counts) else 0)
     assert all(weight == 0 for weight, count in zip(given_, counts, strict=True) if not count)

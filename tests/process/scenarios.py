@@ -229,10 +229,10 @@ def watch() -> dict[str, Any]:
         for x, y, _ in fleet.batches(Numbers(160), 8, sampling="shards"):
             if fleet.rank == 1 and not seen:
                 own = flat(net)
-                judged = fleet.evaluate(flat)
-                while torch.equal(judged, own) and time.monotonic() < deadline:
-                    judged = fleet.evaluate(flat)
-                seen["saw others' updates"] = not torch.equal(judged, own)
+                evaluated = fleet.evaluate(flat)
+                while torch.equal(evaluated, own) and time.monotonic() < deadline:
+                    evaluated = fleet.evaluate(flat)
+                seen["saw others' updates"] = not torch.equal(evaluated, own)
                 seen["came back to its own"] = torch.equal(flat(net), own)
             mean_loss(net, x, y).backward()
             optimizer.step()

@@ -45,7 +45,7 @@ class Unequal(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class Late(Algorithm):
-    """Everything an algorithm may do beside: computing during a sum, looking ahead, adding up, noting."""
+    """Everything an algorithm may do besides: computing during a sum, looking ahead, adding up, noting."""
 
     replicas_identical: ClassVar[bool] = True
 

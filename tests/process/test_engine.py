@@ -189,7 +189,7 @@ CERTAIN: dict[str, tuple[str, dict[str, object]]] = {
 @pytest.mark.parametrize("case", mostly(CERTAIN, often=("sync", "balanced", "pace", "layered", "local", "od")))
 def test_two_workers_do_what_they_do_in_virtual_time(case):
     """The order of two summands does not matter: with equal batches, even rounding is the same."""
-    # Sync-SGD applies the union of a queue's next samples, whoever drew them; the others must draw the same each.
+    # Sync-SGD applies the union of a queue's next samples, drawn by any worker; the others must draw the same each.
     sampling = "queue" if case in ("sync", "balanced") else "shards"
     settings: dict[str, Any] = {"fleet": paces(1500, 500, jitter=0.0), "lr": 0.02, "momentum": 0.9, "samples": 480}
     (process, ours), (virtual, theirs) = (

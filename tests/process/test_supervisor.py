@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from tests.process.started import PATIENCE_S, entry, until
-from torch.distributed import TCPStore
 
 from ownpace.algorithms import make_algorithm
 from ownpace.core.contract.errors import MachineDied, OwnpaceError, PeerLost
@@ -34,22 +33,21 @@ TERMS = RunTerms(
 )
 
 
-class Family:
+class Children:
     """A supervisor whose children are servers that wait for parameters, and wait."""
 
     def __init__(self, way: str, caplog: pytest.LogCaptureFixture) -> None:
         self.supervisor = Supervisor()
-        self.store: TCPStore
         self.store, port = local_store()
         self.rendezvous = Rendezvous(LOOPBACK, port, "test", RunKey.new().secret, LOOPBACK)
-        self._start = getattr(self.supervisor, way)
+        self._begin = getattr(self.supervisor, way)
         self._caplog = caplog
 
-    def bear(self, number: int, rendezvous: Rendezvous | None = None) -> int:
+    def start(self, number: int, rendezvous: Rendezvous | None = None) -> int:
         """Start a child; returns its process."""
         order = NodeOrder("server", number, f"server-{number}", TERMS, rendezvous or self.rendezvous)
         with self._caplog.at_level(logging.INFO, logger="ownpace"):
-            self._start(order)
+            self._begin(order)
         return int(self._caplog.messages[-1].rsplit(" ", 1)[1])  # "… as process 4711"
 
     def until_there(self, number: int) -> None:
@@ -67,8 +65,8 @@ class Family:
 
 
 @pytest.fixture(params=["fork", "spawn"])
-def family(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[Family]:
-    opened = Family(request.param, caplog)
+def children(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[Children]:
+    opened = Children(request.param, caplog)
     yield opened
     opened.supervisor.end(0.0)
 
@@ -78,29 +76,29 @@ def runs(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists() and entry(pid, "stat").rsplit(b")", 1)[-1].split()[:1] != [b"Z"]
 
 
-def test_a_child_that_is_killed_is_reported_once_with_its_signal(family):
-    pid = family.bear(0)
-    family.bear(1)
-    family.until_there(0)
-    assert family.supervisor.deaths() == []
+def test_a_child_that_is_killed_is_reported_once_with_its_signal(children):
+    pid = children.start(0)
+    children.start(1)
+    children.until_there(0)
+    assert children.supervisor.deaths() == []
     os.kill(pid, signal.SIGKILL)
-    (death,) = family.until_deaths(1200)
+    (death,) = children.until_deaths(1200)
     assert isinstance(death, MachineDied)
     assert str(death).startswith("server-0 was killed by SIGKILL after 1200 samples; ")
-    assert family.supervisor.deaths(1300) == []
+    assert children.supervisor.deaths(1300) == []
 
 
-def test_a_child_that_ends_too_early_is_reported_with_its_exit_code(family):
-    family.bear(0, replace(family.rendezvous, store_port=9, timeout_s=0.2))
-    (death,) = family.until_deaths(0)
+def test_a_child_that_ends_too_early_is_reported_with_its_exit_code(children):
+    children.start(0, replace(children.rendezvous, store_port=9, timeout_s=0.2))
+    (death,) = children.until_deaths(0)
     assert isinstance(death, PeerLost)
     assert str(death) == f"server-0 is gone: it ended with exit code {MachineDied.exit_code}"
 
 
-def test_no_child_is_left_at_the_end(family):
-    pids = [family.bear(number) for number in (0, 1)]
-    family.until_there(0)
+def test_no_child_is_left_at_the_end(children):
+    pids = [children.start(number) for number in (0, 1)]
+    children.until_there(0)
     assert all(map(runs, pids))
-    family.supervisor.end(0.0)
+    children.supervisor.end(0.0)
     assert not any(map(runs, pids))
-    assert family.supervisor.deaths() == []  # they are forgotten
+    assert children.supervisor.deaths() == []  # they are forgotten

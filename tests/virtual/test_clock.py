@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from ownpace.engines.virtual.clock import Answer, Call, Clock, EmptySchedule
@@ -37,9 +39,10 @@ def test_events_of_simpy_and_ours_share_one_order():
 
 
 def test_ties_happen_in_the_order_of_scheduling():
-    clock, seen = Clock(), []
+    clock = Clock()
+    seen: list[int] = []
     for number, schedule in enumerate((clock.at, clock.at_last, clock.at, clock.at_last)):
-        schedule(1.0, Call(lambda number=number: seen.append(number)))
+        schedule(1.0, Call(partial(seen.append, number)))
     with pytest.raises(EmptySchedule):
         clock.go_on()
     assert seen == [0, 1, 2, 3]

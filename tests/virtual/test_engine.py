@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -242,7 +243,7 @@ def test_mixed_up_collectives_are_our_fault_and_keep_their_traceback():
 def test_batchnorm_models_train_and_are_saved_whole():
     @dataclass(frozen=True)
     class Normed(Digits):
-        models = ("cnn",)
+        models: ClassVar[Any] = ("cnn",)  # Any: the type of Digits' own tuple has its length
         model_name: str = "cnn"
 
     outcome, events = simulate(make_algorithm("sync"), task=Normed(), samples=6000, lr=0.1, momentum=0.9)

@@ -21,7 +21,7 @@ from ownpace.testing.runs import with_worker
 class Sum:
     """One worker's part in an all-reduce, and where it was computed."""
 
-    gradient: Gradient | None
+    gradient: Gradient
     versions: list[int]
     """Of the parameters at which each of its micro-batches was computed."""
     points: list[Tensor]
@@ -59,23 +59,27 @@ class Spied:
     def __init__(self, me: Worker, record: Record) -> None:
         self._me = me
         self._record = record
-        self._open = Sum(None, [], [])
+        self._begin()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._me, name)
 
+    def _begin(self) -> None:
+        """Start over: nothing has been computed for the next sum yet."""
+        self._versions: list[int] = []
+        self._points: list[Tensor] = []
+
     def gradient(self, samples=None, *, at=None, batch=None, plus=None):
         point = self._me.parameters if at is None else at
-        self._open.versions.append(point.version)
-        self._open.points.append(point.values)
+        self._versions.append(point.version)
+        self._points.append(point.values)
         self._record.points.append(point.values)
         self._record.held.append(self._me.parameters.values)
         return self._me.gradient(samples, at=at, batch=batch, plus=plus)
 
     def all_reduce(self, body, group=None):
-        self._open.gradient = body
-        self._record.sums.append(self._open)
-        self._open = Sum(None, [], [])
+        self._record.sums.append(Sum(body, self._versions, self._points))
+        self._begin()
         return self._me.all_reduce(body, group)
 
     def step(self, gradient, *, lr_scale=1.0, advance=None, memory=0):

@@ -62,6 +62,6 @@ def finish(coroutine: Coroutine[Any, Any, None]) -> None:
 def test_the_pace_of_a_size_is_read_off_a_sum_of_that_size() -> None:
     """A sum of the old size is still under way when the size shrinks: it says nothing of the new one."""
     me = Sluggish(num_updates=8)
-    finish(AbsSgd(micro="equal-time").worker(me))  # type: ignore[arg-type]
+    finish(AbsSgd(micro="equal-time").worker(me))  # type: ignore[arg-type]  # all that ABS-SGD asks for
     # 0.064 s are enough for 4 of 64 samples, but these take as long: the size returns with the first sum of fours.
     assert me.sizes == [64, 64, 4, 4, 64, 64, 64, 64, 64]
