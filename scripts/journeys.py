@@ -153,9 +153,9 @@ def run_steps(written: Path) -> None:
             steps.append(recorder.files)
         if fleet.rank == 0:
             # The first steps set things up, and the last ones end the run: neither is what a step usually does.
-            steady = steps[len(steps) // 4 : -len(steps) // 4]
-            largest = max(steady, key=len)
-            written.write_text("\n".join(largest), encoding="utf-8")
+            # Nor is what happens only now and then, such as a report to the hub: the median step stands for all.
+            steady = sorted(steps[len(steps) // 4 : -len(steps) // 4], key=len)
+            written.write_text("\n".join(steady[len(steady) // 2]), encoding="utf-8")
 
 
 def show(title: str, files: Iterable[str], most: int) -> None:

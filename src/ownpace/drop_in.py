@@ -32,6 +32,7 @@ from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.batch_source import BatchSource
+from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.parameters import UserParameters, flatten
 from ownpace.engines.process.run.joining import FleetOptions, LoopRun
 from ownpace.engines.process.run.rendezvous import TIMEOUT_S, Environment
@@ -86,6 +87,7 @@ class Joined:
         self._model: nn.Module | None = None
         self._user: UserParameters | None = None
         self._overlap = False
+        self._loop: UserLoop | None = None
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
 
@@ -168,7 +170,7 @@ class Joined:
         return self._hand_out(source, DataLoader(dataset, batch_sampler=source, **loader))
 
     def _hand_out(self, source: BatchSource, loader: DataLoader[Any]) -> Iterator[Any]:
-        loop = self._run.loop
+        loop = self._loop = self._run.loop
         finished = False
         loop.is_running = True
         try:
@@ -206,9 +208,9 @@ class Joined:
                 module.training = True
 
     def _stepped(self) -> None:
-        if not self._run.is_open or not self._run.loop.is_running:
+        if self._loop is None or not self._loop.is_running:
             raise InputError("optimizer.step was called outside of fleet.batches; take the batches from it")
-        self._run.loop.take_gradient()
+        self._loop.take_gradient()
 
 
 def replace_step(optimizer: Optimizer, stepped: Callable[[], None]) -> None:
