@@ -35,7 +35,7 @@ from ownpace.engines.process.node.batch_source import BatchSource
 from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.parameters import UserParameters, flatten
 from ownpace.engines.process.run.joining import FleetOptions, LoopRun
-from ownpace.engines.process.run.rendezvous import TIMEOUT_S, Environment
+from ownpace.engines.process.run.rendezvous import Environment, default_timeout_s
 from ownpace.report.summary import Summary, SummaryBuilder
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -53,7 +53,7 @@ def join(
     detail: bool = False,
     on_event: events.Emit | None = None,
     on_progress: OnProgress | None = None,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float | None = None,
 ) -> Joined:
     """Join the other processes that torchrun started; alone, be a fleet of one.
 
@@ -66,13 +66,14 @@ def join(
         detail: Record every computation, transfer and wait, not only sums.
         on_event: Gets every event, on rank 0 (`core.contract.events`).
         on_progress: Called now and then on rank 0 with samples, paces and busy shares.
-        timeout_s: How long to wait for the others at the start.
+        timeout_s: How long to wait for the others at the start (None: what OWNPACE_TIMEOUT_S says, or two minutes).
     """
     if isinstance(algorithm, str):
         algorithm = make_algorithm(algorithm, parameters)
     if backend not in (None, "gloo", "nccl"):
         raise unknown("backend", str(backend), ("gloo", "nccl"))
     hosts = [0] * servers if isinstance(servers, int) else list(servers)
+    timeout_s = default_timeout_s() if timeout_s is None else timeout_s
     positive(servers=len(hosts), timeout_s=timeout_s)
     return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s))
 

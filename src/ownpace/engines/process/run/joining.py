@@ -21,6 +21,7 @@ from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import UserParameters
 from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
 from ownpace.engines.process.run.node_main import end_worker, share_parameters
@@ -107,15 +108,33 @@ class LoopRun:
             batch_size: Of the first loop.
             alike: What must be the same on all ranks, besides model, optimizer and algorithm.
         """
-        options, environment, stack = self._options, self._environment, self._stack
+        with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
+            session, connection, worker = self._enter(stack, model, user, batch_size)
+            loop = UserLoop(worker, user, overlap=overlap)
+            seed, clip_norm = self._options.seed, user.clip_norm
+            connection.introduce(worker, session.terms.fingerprint(**alike, seed=seed, clip_norm=clip_norm))
+            # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
+            counters = Counters(self._store, first=worker.rank == 0, spans_hosts=session.spans_hosts)
+            stack.callback(counters.close)
+            share_parameters(worker)
+            share_buffers(worker, model)
+            connection.start_together(worker, spans_hosts=session.spans_hosts)
+            counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
+            self._opened = _Open(session, worker, loop, counters, model)
+            self._stack = stack.pop_all()
+
+    def _enter(
+        self, stack: ExitStack, model: nn.Module, user: UserParameters, batch_size: int
+    ) -> tuple[Session, Connection, ProcessWorker]:
+        """Open the session, and connect this worker; `stack` closes them."""
+        options, environment = self._options, self._environment
         terms = self._terms(user)
         hub = self._hub_config(terms, model, user, batch_size) if environment.rank == 0 else None
-        spans_hosts = environment.spans_hosts
         session = stack.enter_context(
             Session(
                 terms,
                 self._with_backend(user.values.device),
-                spans_hosts=spans_hosts,
+                spans_hosts=environment.spans_hosts,
                 store=self._store,
                 hub=hub,
                 handles_signals=True,
@@ -129,17 +148,7 @@ class LoopRun:
         connection, context = stack.enter_context(session.connected(address, user.values[:0], is_evaluated=False))
         worker = ProcessWorker(context, user, batch_size, batch_size)
         stack.callback(worker.sums.close)
-        loop = UserLoop(worker, user, overlap=overlap)
-        fingerprint = terms.fingerprint(**alike, seed=options.seed, clip_norm=user.clip_norm)
-        connection.introduce(worker, fingerprint)
-        # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
-        counters = Counters(self._store, first=environment.rank == 0, spans_hosts=spans_hosts)
-        stack.callback(counters.close)
-        share_parameters(worker)
-        share_buffers(worker, model)
-        connection.start_together(worker, spans_hosts=spans_hosts)
-        counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
-        self._opened = _Open(session, worker, loop, counters, model)
+        return session, connection, worker
 
     def _with_backend(self, device: torch.device) -> Rendezvous:
         has_communicators = self._options.algorithm.has_communicators
