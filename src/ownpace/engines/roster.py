@@ -1,4 +1,4 @@
-"""Who takes part in a run, and in which groups. Every process makes the same list for itself; so do both engines."""
+"""The nodes of a run, and the groups they form. Every process makes the same list for itself; so do both engines."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def divide(algorithm: Algorithm, num_workers: int) -> tuple[tuple[int, ...], ...
     """The algorithm's subgroups, each worker in exactly one.
 
     Raises:
-        InputError: They are no such division.
+        InputError: They are not such a division.
     """
     divided = algorithm.subgroups(num_workers)
     if sorted(rank for ranks in divided for rank in ranks) != list(range(num_workers)) or not all(divided):

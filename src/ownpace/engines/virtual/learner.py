@@ -17,8 +17,8 @@ _NONE_HERE: tuple[str, ...] = ()
 class VirtualLearner:
     """The learning half of a node; the other half, messages and collectives, is VirtualNode.
 
-    Its state lies in the node's own slots, which the classes below it list: with ten thousand workers, every further
-    object per worker costs time.
+    Its state is in the node's own slots, which its subclasses list: with ten thousand workers, every further object per
+    worker costs time.
     """
 
     __slots__ = _NONE_HERE
