@@ -49,6 +49,7 @@ class Gathering:
         return self._complete(group, size)
 
     def _complete(self, group: int, size: int) -> Gathered | None:
+        # A union, since a worker may leave after its last push: it counts once.
         left = self._left.get(group, set())
         if group not in self._pushes or len(self._pushes[group].keys() | left) < size:
             return None

@@ -58,6 +58,7 @@ class OwnPace:
         self, *, until: Pending[object] | None = None, at: Parameters | None = None, most: float = math.inf
     ) -> Awaitable[Gradient]:
         """One micro-batch; or as many as I compute `until` something is done: at least one, at most `most` samples."""
+        # Noted for `all_reduce`: a sum awaited in between may change the size, but not that of this batch.
         self._size = self._micro.size
         if until is None:
             return accumulate(self._me, self._size, at=at)

@@ -5,7 +5,7 @@
     ├── DivergenceError                 diverged           3     the loss is no longer finite
     ├── MachineDied                     machine-died       4     a machine of the fleet died, and the run ended with it
     │   └── PeerLost                    peer-lost          4     … which another node notices: never the cause itself
-    ├── WireError                       bad-message        4     what came over the wire is no message of ours
+    ├── WireError                       bad-message        4     what came over the wire is not a message of ours
     ├── SharedMemoryError               bad-memory         4     a message points to memory that is not there
     ├── NodeFailed                      node-failed        1     a node's code raised what was not expected
     ├── ReplicasDiffer                  replicas-differ    1     workers ended with different parameters

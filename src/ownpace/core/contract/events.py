@@ -22,7 +22,7 @@ Groups = Mapping[str, list[str]]
 
 @dataclass(slots=True)
 class Run:
-    """The first record: who takes part in what."""
+    """The first record: what is run, and which nodes take part."""
 
     kind: ClassVar[str] = "run"
     algorithm: str
@@ -119,7 +119,7 @@ class Evaluation:
 
 @dataclass(slots=True)
 class Fault:
-    """Something befell a node: `kill`, `pause`, `back`."""
+    """Something happened to a node: `kill`, `pause`, `back`."""
 
     kind: ClassVar[str] = "fault"
     t: float
@@ -155,7 +155,7 @@ class Sums:
 
 @dataclass(slots=True)
 class End:
-    """The last record: how the run ended. What was in flight when the budget was spent is over by now, too."""
+    """The last record: how the run ended. What was in flight when the budget was spent has ended by now, too."""
 
     kind: ClassVar[str] = "end"
     t: float
@@ -182,6 +182,7 @@ def to_line(event: Event) -> str:
     record = {"kind": event.kind, **dataclasses.asdict(event)}
     if record.get("code", "") is None:  # left out, so that files of finished runs are what they were before codes
         del record["code"]
+    # NaN is not JSON: other readers than Python would refuse the file.
     return json.dumps(record, separators=(",", ":"), allow_nan=False)
 
 

@@ -40,7 +40,7 @@ class Node(Protocol):
 
     @property
     def address(self) -> Address:
-        """Who I am."""
+        """My role, index, name and shard."""
 
     @property
     def training(self) -> bool:
@@ -69,7 +69,7 @@ class Node(Protocol):
         """Send a body, numbers by name, or both. Messages between two nodes arrive in the order of sending."""
 
     def receive(self, sender: Address | None = None) -> Pending[Message]:
-        """The next message, from anyone or from `sender` alone."""
+        """The next message, from any node or from `sender` alone."""
 
     def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> Pending[B]:
         """Start the sum of what every member of `group` (default: all workers) contributes; all get it.
@@ -165,7 +165,7 @@ class Worker(Learner, Protocol):
         """
 
     def take_data_range(self, start: float, stop: float) -> None:
-        """Draw my samples from this range of the data from now on (0 to 1), where data is dealt out in shards."""
+        """Draw my samples from this range of the data (0 to 1) from now on, where sampling is by shards."""
 
 
 class Server(Learner, Protocol):

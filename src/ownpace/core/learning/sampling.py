@@ -2,7 +2,7 @@
 
 queue    every sample exactly once an epoch, at any pace: workers take chunks of one shared permutation
 iid      with replacement, from the whole data set, each worker from its own generator
-shards   each worker draws from its own fixed share, as the older papers have it
+shards   each worker draws from its own fixed share, as in older papers
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class Shards:
     def assign(self, rank: int, start: float, stop: float) -> None:
         size = len(self._everything)
         first = min(round(start * size), size - 1)
+        # At least one sample: from an empty range nothing could be drawn.
         self._shares[rank] = self._everything[first : max(first + 1, round(stop * size))].clone()
         self._orders[rank] = Permutations(len(self._shares[rank]), self._seed, Purpose.SHARD_ORDER, rank)
         self._next[rank] = 0

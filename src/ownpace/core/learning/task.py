@@ -114,10 +114,12 @@ class Task(ABC):
         with torch.no_grad():
             for inputs, targets in _chunks(samples, chunk):
                 outputs = model(inputs)
+                # Weighted by its samples: the last chunk may be smaller.
                 loss += float(self.loss(outputs, targets)) * len(targets)
                 num = self.num_right(outputs, targets)
                 counted = counted and num is not None
                 right += 0 if num is None else int(num)
+            # Once, not per chunk: it depends on the weights alone.
             penalty = self.penalty(model)
         model.train(was_training)
         loss = loss / len(samples) + (0.0 if penalty is None else float(penalty))
