@@ -112,7 +112,9 @@ class VirtualRun:
         except OwnpaceError as raised:
             error = raised
         except KeyboardInterrupt:
-            error = Interrupted(f"interrupted at sample {monitor.totals.samples}; what there was has been written")
+            error = Interrupted(
+                f"interrupted at sample {monitor.totals.samples}; everything up to then has been written"
+            )
         finally:
             for driver in self._drivers:
                 driver.close()  # servers and communicators would go on for ever

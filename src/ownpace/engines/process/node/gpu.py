@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ownpace.engines.process.node.reporter import WallClock
 
+# Short next to the 1.5 ms in which the next graph has to be queued.
 _NAP_S = 0.0001
 
 
@@ -38,6 +39,7 @@ class GpuQueue:
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         self._queued.append((event, loss))
+        # In order: work on one stream ends as it was queued, so the first that is not done ends the search.
         while len(self._queued) > 1 and self._queued[0][0].query():
             self._known = self._queued.popleft()[1]
         if not look or self._known is None:

@@ -23,9 +23,9 @@ from ownpace.engines.progress import Progress
 
 C = TypeVar("C", bound=Control)
 TICK_S = 0.2
-"""How long a wait lasts before signals and alarms are looked at."""
+"""How long a wait lasts before signals and alarms are checked."""
 LOOK_EVERY_S = 0.005
-"""How often a busy node looks whether it is told to stop."""
+"""How often a busy node checks whether it has been told to stop."""
 
 
 class Released(BaseException):
@@ -95,8 +95,10 @@ class Inbox:
             OwnpaceError: This process has to give up, or the whole run has.
             NewGeneration: A message came that this server can only take in a newer generation.
         """
+        # Before messages: a node that has to give up must not wait for one that will never come.
         if self._context.orders.alarms:
             alarm = self._context.orders.alarms[0]
+            # A new one, as another thread may raise the same: two tracebacks would end up in one exception.
             raise type(alarm)(str(alarm))
         while (arrived := self._context.mailbox.receive(timeout_s)) is not None:
             timeout_s = 0.0
@@ -218,6 +220,7 @@ class ProcessReceive:
         assert self.message is not None
         self._inbox.took(self.message, since)
         return self.message
+        # Never reached: it makes this a generator, which is what `await` needs.
         yield
 
 

@@ -18,7 +18,7 @@ from ownpace.engines.progress import Progress
 
 
 class LearnerState:
-    """Parameters, the updates made to them, and the books of those."""
+    """Parameters, the updates made to them, and the totals of those."""
 
     def __init__(
         self,

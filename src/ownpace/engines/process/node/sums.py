@@ -56,6 +56,7 @@ class NodeSums:
         """Start the sum of what every member contributes."""
         collectives = self.of(group)
         if isinstance(body, Tensor):
+            # A copy: the sum is made in place, and what was passed in is still the algorithm's.
             values = body.detach().clone()
             return self._start("all-reduce", collectives, body, values, collectives.channels.all_reduce)
         buffer = collectives.buffer()
@@ -168,6 +169,7 @@ class ProcessSum:
         if self._stop:
             self._sums.progress.hear(0, True)
         return self._result
+        # Never reached: it makes this a generator, which is what `await` needs.
         yield
 
     def _finish(self) -> Gradient | Tensor | None:
@@ -178,7 +180,7 @@ class ProcessSum:
             header = self._header.cpu()
         context.reporter.waited(self.what, start)
         self._works = ()
-        # Whoever is not the root of a reduce has leftovers of the sum in its header: there is nothing to read.
+        # A member that is not the root of a reduce has leftovers of the sum in its header: there is nothing to read.
         if self.only_for not in (None, collectives.channels.member):
             return None
         said = collectives.read(header, self._noted)

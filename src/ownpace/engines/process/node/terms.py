@@ -60,7 +60,7 @@ class RunTerms:
 
     @property
     def deadline_s(self) -> float:
-        """The run's time after which it is."""
+        """The run's time after which training is over."""
         return math.inf if self.seconds is None else self.seconds
 
     @property
@@ -79,7 +79,7 @@ class RunTerms:
         return 1.0
 
     def fingerprint(self, **more: object) -> dict[str, str]:
-        """What must be the same on all workers, in words that a difference can be told in."""
+        """What must be the same on all workers, in words that an error can quote."""
         layout = self.layout
         layers = [(layer.name, tuple(layer.shape), layer.channels_last) for layer in layout.layers]
         shapes = hashlib.sha256(repr(layers).encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""What went wrong, as several nodes tell it: one of them knows the cause, the others only what it did to them."""
+"""What went wrong, as several nodes report it: one knows the cause, the others only what it did to them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Complaints:
 
     @property
     def verdict(self) -> OwnpaceError | None:
-        """What the run has failed of, once that is clear: a cause, or a consequence that nothing has explained."""
+        """Why the run has failed, once that is clear: a cause, or a consequence that nothing has explained."""
         if self._cause is None and time.monotonic() > self._first_s + _GRACE_S:
             self._cause = self.best
         return self._cause

@@ -40,7 +40,7 @@ from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 from ownpace.engines.roster import Roster
 
 _HEAD_START_S = 0.05
-"""How far ahead time zero lies when it is announced: the announcement has to reach all nodes."""
+"""How far in the future time zero is when it is announced: the announcement has to reach all nodes."""
 log = logging.getLogger(__name__)
 
 
@@ -91,6 +91,7 @@ class Hub:
             except (WireError, SharedMemoryError) as error:  # most likely its sender died while writing
                 self.complaints.add(error)
                 continue
+            # Only nodes of the roster are heard, and only about the run itself.
             if packet.control is not None and name in self.journal.nodes:
                 self._take(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
         self._take_scores(final=False)
@@ -177,7 +178,7 @@ class Hub:
         self.journal.end(self._ledger, now, error, is_done=self.is_done)
 
     def say_goodbye(self) -> None:
-        """Let all nodes go, knowing what became of the run."""
+        """Tell all nodes how the run ended, and let them end."""
         self._tell(Goodbye(self.journal.summary_lines))
 
     def give_up(self, error: OwnpaceError) -> None:

@@ -1,4 +1,4 @@
-"""The run behind `ownpace.join`: a session with one worker, whose gradients a user's own loop computes."""
+"""The run behind `ownpace.join`: a session with one worker, whose gradients come from a user's own loop."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class LoopRun:
         self.is_over = error is not None
         lines: list[str] = []
         try:
-            with self._stack:  # the node first: if it failed, the hub has to hear of what before it ends
+            with self._stack:  # the node first: if it failed, the hub has to hear why before it ends
                 if error is not None:
                     raise error
                 if self.loop.is_waiting:  # the loop was left, and its iterator is still held
@@ -269,6 +269,7 @@ def agree(worker: ProcessWorker, model: nn.Module) -> None:
             worker.sums.wait(channels.all_reduce(total), "workers")
             buffer.copy_(total)
         elif buffer.dtype in _COUNTS and buffer.numel():
+            # A sum in which each worker has a place of its own, then the largest: channels only add.
             places = buffer.new_zeros((num_workers, *buffer.shape))
             places[worker.rank] = buffer
             worker.sums.wait(channels.all_reduce(places), "workers")

@@ -27,7 +27,7 @@ class HubConfig:
     emit: events.Emit
     on_progress: OnProgress | None = None
     limit_samples_per_s: Callable[[float], float] | None = None
-    """What the workers' prescribed paces allow; None: what they show counts."""
+    """What the workers' prescribed paces allow; None: it is computed from measured paces."""
     target: float | None = None
     stop_at_target: bool = False
     make_evaluator: Callable[[], Evaluator] | None = None
@@ -89,6 +89,7 @@ class Journal:
         """Those of the run: the first server's, or of the worker that has made most updates."""
         if len(self._roster.servers):
             return self.nodes[self._roster.servers.members[0].name].totals
+        # Replicas make the same updates: of those that are equally far, the first to get there counts.
         totals = (self.nodes[worker.name].totals for worker in self._roster.workers)
         return max(totals, key=lambda one: (one.updates, -one.t))
 

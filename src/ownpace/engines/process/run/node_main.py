@@ -65,10 +65,11 @@ def _be_node(order: NodeOrder, lifeline: Callable[[], object]) -> None:
                 run_helper(session, order)
                 return
             if "OMP_NUM_THREADS" not in os.environ:
+                # Torch would take all cores in every process; each worker gets its part of them.
                 torch.set_num_threads(max(1, (os.cpu_count() or 1) // len(order.terms.workers)))
             run_worker(session, order.job, order.index, worker_device(order.job, order.index))
     except OwnpaceError as error:
-        sys.exit(error.exit_code)  # the hub has heard of it, and says it once
+        sys.exit(error.exit_code)  # the hub has heard of it, and reports it once
     except BaseException:
         traceback.print_exc()
         sys.exit(1)
@@ -86,6 +87,7 @@ def log_to(folder: Path, name: str) -> None:
 
 def run_helper(session: Session, order: NodeOrder) -> None:
     """Be a server or a communicator until the last worker has ended."""
+    # A server shares its host with workers: a step on all cores would slow down their gradients.
     torch.set_num_threads(1)
     keep_large_blocks()
     terms, roster, is_server = session.terms, session.roster, order.role == "server"
@@ -228,7 +230,7 @@ def end(node: ProcessNode, digest: str = "") -> list[str]:
 
 
 def digest(values: Tensor) -> str:
-    """A number that tells apart parameters that differ in any bit."""
+    """A hash of parameters: equal only if all their bits are."""
     whole = values.detach().cpu().contiguous().view(torch.uint8).numpy()
     return hashlib.blake2b(whole.data, digest_size=16).hexdigest()
 

@@ -20,6 +20,7 @@ from ownpace.core.learning.flat import Layout
 from ownpace.engines.process.talk.channels import Channels, Wiring, Work
 from ownpace.engines.process.talk.header import Said, SumHeader
 
+# Large enough that latency hardly counts, small enough that several leave during one backward pass.
 _BUCKET_BYTES = 4 << 20
 _CHANNELS = 4
 
@@ -54,6 +55,7 @@ class GroupCollectives:
     ) -> GroupCollectives:  # fmt: skip
         """Meet the other members."""
         buckets = divide(layout, like.element_size())
+        # Their number follows from the model alone, so it is the same on all members: one channel more would hang.
         channels = Channels(name, member, size, wiring, min(_CHANNELS, len(buckets)))
         return cls(channels, layout, like, buckets, SumHeader(member, size, num_shards, num_rates))
 

@@ -1,4 +1,4 @@
-"""Counts that all workers share: whose turn it is in the queue of samples."""
+"""Counts that all workers share: how far the queue of samples has been taken."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ class Counters:
         self._path = ""
         if not spans_hosts:
             if first:
+                # Made before its path is published: the others open it as soon as they can read that.
                 self._file, self._path = tempfile.mkstemp(prefix="ownpace-")
                 store.set(_KEY, self._path)
             else:
                 self._file = os.open(store.get(_KEY).decode(), os.O_RDWR)
 
     def forget_path(self) -> None:
-        """Everybody has opened the file: its name can go, so that nothing is left of it when the last one ends."""
+        """All workers have opened the file: its name can go, so that nothing is left of it when the last one ends."""
         if self._path:
             Path(self._path).unlink()
             self._path = ""
 
     def taking(self, number: int) -> Take:
-        """Takes so many places in that count, and returns the first."""
+        """Takes this many places in that count, and returns the first."""
         if self._file is None:
             return lambda places: int(self._store.add(f"count/{number}", places)) - places
         return lambda places: self._take(8 * number, places)

@@ -1,6 +1,6 @@
 """How messages look on the wire: a small fixed header, a few numbers, raw tensor bytes. Nothing is ever unpickled.
 
-    frame 0    header: what it is, who sent it, how much follows
+    frame 0    header: what it is, what its sender knows of the run, how much follows
     frame 1    numbers: versions, learning rates and notes, then the names of the notes; or JSON, in messages about
                the run itself
     frame 2…   the tensor's bytes, in pieces of at most a mebibyte
@@ -27,9 +27,12 @@ from ownpace.core.contract.values import NO_NOTES, Body, Gradient, Notes, Parame
 from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
+# The fields of `_Header` in their order; `<` turns off alignment, so one byte (x) is padded by hand.
 _HEADER = struct.Struct("<4sBBBxiiqqqdddiiiii")
+# The digit counts changes of this format.
 _MAGIC = b"OWN2"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)
+# Types travel as their places in this tuple.
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
 _MOST_NUMBERS = 1 << 20
 _BETWEEN_NAMES = "\0"
@@ -202,6 +205,7 @@ def _read_numbers(header: _Header, frame: Frame) -> tuple[tuple[int, ...], tuple
 def _read_control(frame: Frame) -> Control:
     try:
         record = json.loads(bytes(frame.buffer))
+    # RecursionError: JSON that is nested more deeply than Python can follow.
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
