@@ -14,7 +14,7 @@ gradient is, and gradients carry their version, so servers need no L.
 Groups. Every worker begins as a group of its own (the asynchronous pre-run). Server 0 measures all paces on what the
 workers push, and after `prerun` pushes of each divides them: on a logarithmic scale, cut at the widest gaps, refined
 by k-means, the number of groups by the variance-ratio criterion, among divisions with at most `max_groups` groups that
-lie at least `min_gap` apart (that cap and that gap are ours: without them the criterion degenerates). A worker hears of
+are at least `min_gap` apart (that cap and that gap are ours: without them the criterion degenerates). A worker hears of
 its new place along with the parameters, so all workers of a group change at the same moment. `regroup_every` updates
 later server 0 looks again. Groups named by hand (`groups`) stay.
 
@@ -56,7 +56,7 @@ from ownpace.core.contract.values import NO_NOTES, Contribution, Notes
 from ownpace.core.settings import not_negative, positive
 
 Division = tuple[tuple[int, ...], ...]
-"""Who belongs together, by rank."""
+"""The ranks of each group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class GroupingSgd(Algorithm):
     max_groups: int = 4
     """The largest number of groups."""
     min_gap: float = 0.25
-    """How much faster a group is than the next, at the least: 0.25 is a quarter."""
+    """How much faster a group is than the next, at least: 0.25 is a quarter."""
     staleness_power: float = 1.0
     """p: a group's gradient is weighted by 1/Y^p; 0: no weights."""
     momentum: Literal["shared", "group"] = "shared"

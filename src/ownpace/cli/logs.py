@@ -20,6 +20,7 @@ class _StandardError(logging.Handler):
 def show_logs(verbose: int) -> None:
     """Show ownpace's log on standard error, from the level that `--verbose` asks for; without it, warnings alone."""
     logger = logging.getLogger("ownpace")
+    # Tests and notebooks call commands several times in one process: each would add a handler.
     for earlier in [handler for handler in logger.handlers if isinstance(handler, _StandardError)]:
         logger.removeHandler(earlier)
     logger.setLevel(LEVELS[verbose])

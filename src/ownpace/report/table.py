@@ -59,6 +59,7 @@ def _mean(group: Sequence[Summary], of: Callable[[Summary], float]) -> float:
 
 
 def _mean_time(group: Sequence[Summary]) -> float | None:
+    # A mean over the seeds that got there would hide the one that did not.
     times = [summary.time_to_target for summary in group]
     return None if None in times else fmean(time for time in times if time is not None)
 

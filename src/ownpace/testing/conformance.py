@@ -1,4 +1,4 @@
-"""What holds of every algorithm, as checks to call for one of your own.
+"""What must hold for every algorithm, as checks to call for one of your own.
 
 >>> from ownpace import make_algorithm
 >>> check_algorithm(make_algorithm("sync"))
@@ -154,7 +154,7 @@ def _loss(events: Sequence[Event], place: int) -> float:
 
 
 def learns_from_any_sampling(subject: Subject) -> None:
-    """From one queue, with replacement, and from shares of one's own, the loss falls."""
+    """From one queue, with replacement, and from a share for each worker, the loss falls."""
     for sampling in ("queue", "iid", "shards"):
         events = subject.run(subject.fleet(*UNEVEN), sampling=sampling, samples=2000, detail=False)
         first, last = _loss(events, 0), _loss(events, -1)
