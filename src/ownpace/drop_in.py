@@ -150,7 +150,7 @@ class Joined:
             dataset: Anything with `__len__` and `__getitem__`, the same on every worker.
             batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
             epochs: How often to go through the data.
-            sampling: `queue`: every sample exactly once an epoch, at any pace; `iid`: with replacement; `shards`: each
+            sampling: `queue`: every sample exactly once per epoch, at any pace; `iid`: with replacement; `shards`: each
                 worker its own equal part.
             **loader: For torch's DataLoader: num_workers, collate_fn, pin_memory …
         """

@@ -1,4 +1,4 @@
-"""Logging for people: the library only logs, and the command line decides who sees it."""
+"""Logging: the library only logs, and the command line decides what is shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 
 LEVELS = (logging.NOTSET, logging.INFO, logging.DEBUG)
-"""By how often `--verbose` was given."""
+"""By the number of times `--verbose` was given."""
 
 
 class _StandardError(logging.Handler):

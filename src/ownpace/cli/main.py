@@ -1,4 +1,4 @@
-"""The entry point: which commands there are, and what becomes of errors."""
+"""The entry point: the commands, and how errors are reported."""
 
 from __future__ import annotations
 

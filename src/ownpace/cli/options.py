@@ -1,4 +1,4 @@
-"""The options of `train` and `compare`: made from the fields of `Config`, and what becomes of them."""
+"""The options of `train` and `compare`: made from the fields of `Config`, and turned back into one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Verbose = Annotated[
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line says of a run: the fields of `Config` that were given as options."""
+    """What the command line says about a run: the fields of `Config` that were given as options."""
 
     fields: Mapping[str, object]
 

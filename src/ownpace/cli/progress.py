@@ -1,4 +1,4 @@
-"""What people see while a run goes on: how far it is and, on real processes, how each worker does."""
+"""What is shown during a run: how far it is and, on real processes, how busy each worker is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen dataclasses out of what users write: `-p staleness=3`, a table of a TOML file, the JSON of an earlier run."""
+"""Frozen dataclasses from what users write: `-p staleness=3`, a table of a TOML file, the JSON of an earlier run."""
 
 from __future__ import annotations
 

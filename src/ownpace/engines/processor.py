@@ -63,7 +63,7 @@ class Processor:
         return start, end
 
     def _finish(self, time: float, work_s: float) -> float:
-        """When `work_s` seconds of undisturbed work, begun at `time`, are done: the pace may change meanwhile."""
+        """When `work_s` seconds of undisturbed work, begun at `time`, are done: the pace may change in between."""
         if not self._changes or not work_s:
             return time + work_s
         index = bisect_right(self._edges, time)

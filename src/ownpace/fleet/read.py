@@ -1,4 +1,4 @@
-"""Fleets out of what users write: a preset's name, `4,2,1,1`, or a TOML file."""
+"""Fleets made from what users write: a preset's name, `4,2,1,1`, or a TOML file."""
 
 from __future__ import annotations
 

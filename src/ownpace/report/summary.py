@@ -1,4 +1,4 @@
-"""A run in a few numbers, out of its events."""
+"""A run in a few numbers, made from its events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Staleness:
 
 @dataclass(frozen=True)
 class Summary:
-    """What people ask first about a run."""
+    """The first things to know about a run."""
 
     algorithm: str
     engine: str

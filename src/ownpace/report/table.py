@@ -82,4 +82,4 @@ def _ended(group: Sequence[Summary]) -> str:
     early = [summary for summary in group if summary.reason != "finished"]
     if not early:
         return "finished"
-    return (early[0].code or "early").replace("-", " ")  # files of before codes have none
+    return (early[0].code or "early").replace("-", " ")  # files from before there were codes have none

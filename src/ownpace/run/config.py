@@ -36,7 +36,7 @@ class Help:
 
     text: str
     panel: str
-    """The heading that it stands under."""
+    """The heading that it is listed under."""
     option: str | None = None
     """Names of the option, if they are not the field's: `-p/--parameter`."""
     metavar: str | None = None
@@ -48,7 +48,7 @@ def _names(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A run, complete, in the words that users use. It is saved next to the results.
+    """A complete run, as users describe it. It is saved next to the results.
 
     Where the command line takes a name, Python also takes the thing itself: an Algorithm, a Task, a Fleet, or a
     function that makes a torch optimizer of parameters (which then has a learning rate and options of its own).

@@ -63,7 +63,7 @@ def read(path: Path, known: Collection[str]) -> dict[str, object]:
     """The fields in a file that `to_text` wrote, or that was written by hand; those left out keep their defaults.
 
     Raises:
-        InputError: The file cannot be read, is no such file, or holds something that cannot be made again.
+        InputError: The file cannot be read, does not describe a run, or holds something that cannot be made again.
     """
     fields = _content(path)
     for name in fields:
@@ -86,7 +86,7 @@ def read(path: Path, known: Collection[str]) -> dict[str, object]:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """The fields as they stand in the file, its head checked and taken off."""
+    """The fields in the file, its format and version checked and taken out."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """From names to algorithms, tasks and optimizers, and back: a file holds names, a Python program may hold the things.
 
-A name stands in a registry (`sync`) or says where to import from (`mymodule:Patient`).
+A name is one of a registry (`sync`) or says where to import from (`mymodule:Patient`).
 """
 
 from __future__ import annotations

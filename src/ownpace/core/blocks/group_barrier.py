@@ -14,7 +14,7 @@ from ownpace.core.contract.values import Address, Gradient, Message, union
 
 
 def leave(me: Worker, *, group: int, size: int) -> None:
-    """Tell the servers that I end, so that my group goes on without me."""
+    """Tell the servers that I end, so that my group can go on without me."""
     for server in me.servers:
         me.send(server, leaves=group, size=size)
 

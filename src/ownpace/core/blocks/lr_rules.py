@@ -54,7 +54,7 @@ class LrRule:
         """That of the latest update: the best guess for the next."""
 
     def note(self, gradient: Gradient) -> Gradient:
-        """The gradient with what has to travel along, where the rule needs something."""
+        """The gradient, with the note that the rule needs, if it needs one."""
         # Where only time is simulated, a gradient has no values that could be squared.
         if self._rule != "adascale" or gradient.total.is_meta:
             return gradient

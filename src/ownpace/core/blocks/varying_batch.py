@@ -1,4 +1,4 @@
-"""What algorithms share whose updates have as many samples as came together in the meantime."""
+"""Shared by algorithms whose updates have a varying number of samples: as many as were computed in time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What happened in a run, as one stream of typed records: the only thing that reports read.
 
-A file of events holds one JSON object a line, with its `kind` first. `t` is when something began and `until`
+A file of events holds one JSON object per line, with its `kind` first. `t` is when something began and `until`
 when it ended, in seconds of the engine's clock since the start of the run; a record without `until` has no
 duration. A file begins with `run` and closes with `end`, however the run ended.
 """
@@ -201,7 +201,7 @@ def read_events(path: Path) -> Iterator[Event]:
     """The events of a file, one after the other.
 
     Raises:
-        InputError: The file is missing, or a line of it is no event.
+        InputError: The file is missing, or a line of it is not an event.
     """
     if not path.exists():
         raise InputError(f"there is no event file {path}; give the folder of a run")

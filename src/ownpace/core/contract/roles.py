@@ -75,7 +75,7 @@ class Node(Protocol):
         """Start the sum of what every member of `group` (default: all workers) contributes; all get it.
 
         A gradient may be handed over before it has been computed, as in `all_reduce(me.gradient())`, and is then
-        the engine's: it may send the layers that are ready while the backward pass goes on to the others.
+        the engine's: it may send the layers that are ready while the backward pass computes the others.
         The k-th call of each member belongs to the k-th of every other. Gradients add up as the union of
         their samples: totals, counts and notes are summed.
         """
@@ -84,7 +84,10 @@ class Node(Protocol):
         """As `all_reduce`, but only `to` gets the sum; the others get None. A member that passes None adds nothing."""
 
     def broadcast(self, body: B | None, root: Address, group: Group) -> Pending[B]:
-        """Start sending `root`'s body to every member. The others pass None for a gradient, or a tensor like its."""
+        """Start sending `root`'s body to every member.
+
+        The others pass None if it is a gradient, and a tensor of the same shape if it is a tensor.
+        """
 
 
 class Learner(Node, Protocol):
@@ -101,7 +104,7 @@ class Learner(Node, Protocol):
     def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
         """Commit one optimizer step with the gradient's mean: one update of the global parameters.
 
-        A gradient of no samples changes nothing and is no update.
+        A gradient of no samples changes nothing and is not an update.
 
         Args:
             gradient: What to step with.
@@ -156,7 +159,7 @@ class Worker(Learner, Protocol):
         """Overwrite my parameters (those of the shard) with what a server sent."""
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
-        """Commit one optimizer step to my own parameters alone. It is no update of the global ones."""
+        """Commit one optimizer step to my own parameters alone. It is not an update of the global ones."""
 
     def commit(self, values: Tensor, work: Gradient) -> None:
         """Make `values` the global parameters: one update, of the samples of `work`. My optimizer keeps its state.

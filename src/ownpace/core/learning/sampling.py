@@ -1,6 +1,6 @@
 """Which samples a worker gets next.
 
-queue    every sample exactly once an epoch, at any pace: workers take chunks of one shared permutation
+queue    every sample exactly once per epoch, at any pace: workers take chunks of one shared permutation
 iid      with replacement, from the whole data set, each worker from its own generator
 shards   each worker draws from its own fixed share, as in older papers
 """
@@ -49,7 +49,7 @@ class Permutations:
         self._epochs: dict[int, Tensor] = {}
 
     def indices(self, start: int, samples: int) -> Tensor:
-        """What stands at positions start … start + samples − 1."""
+        """The samples at positions start … start + samples − 1."""
         parts = []
         while samples > 0:
             epoch, offset = divmod(start, self.size)

@@ -73,7 +73,7 @@ class Task(ABC):
     """The names of the models to choose from, the default first. Empty: there is one model, and it needs no name."""
     # Without a value: a subclass may declare it as a dataclass field, and would inherit the value as its default.
     model_name: str
-    """The one that was chosen, where there is a choice."""
+    """The chosen one, where there is a choice."""
 
     @abstractmethod
     def model(self) -> nn.Module:
@@ -96,7 +96,7 @@ class Task(ABC):
         return None
 
     def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """What training makes small: the mean loss of a batch, and the penalty."""
+        """What training minimises: the mean loss of a batch, and the penalty."""
         loss = self.loss(model(inputs), targets)
         penalty = self.penalty(model)
         return loss if penalty is None else loss + penalty

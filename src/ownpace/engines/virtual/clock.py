@@ -3,7 +3,7 @@
 `Clock` is a SimPy environment. Whatever SimPy offers (timeouts, processes, interrupts) runs on it next to our
 coroutines, in one order of time. But SimPy's events are general, and three things in a run are so frequent that their
 generality would dominate its cost: a computation ends, a message arrives, a coroutine goes on. These use the lean
-objects below, which stand in SimPy's own queue and cost about half as much as its events. docs/design.md has the
+objects below, which are in SimPy's own queue and cost about half as much as its events. docs/design.md has the
 measurements.
 """
 
@@ -118,7 +118,7 @@ class Driver:
             pending.driver = self
 
     def close(self) -> None:
-        """End the coroutine where it stands."""
+        """End the coroutine where it is suspended."""
         self._coroutine.close()
 
 

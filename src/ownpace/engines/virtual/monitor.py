@@ -1,4 +1,4 @@
-"""What follows a run in virtual time: the model as it stands, its evaluations, progress reports and sums."""
+"""What follows a run in virtual time: the model as it is, its evaluations, progress reports and sums."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _NOTE_BYTES = 8
 
 
 class VirtualAddress(Address):
-    """An address that leads to its node at once."""
+    """An address that knows its node."""
 
     __slots__ = ("node",)
     node: VirtualNode

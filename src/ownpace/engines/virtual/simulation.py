@@ -35,7 +35,7 @@ class Updated(Protocol):
 
 
 OnUpdate = Callable[[Updated, int, int], None]
-"""Hears of every update: whose it was, the samples of the gradient, and its staleness."""
+"""Called with every update: the node that made it, the samples of the gradient, and its staleness."""
 
 
 class Simulation:

@@ -11,7 +11,7 @@ from ownpace.core.learning.seeds import Purpose, seed_for
 
 
 class BatchSource:
-    """Draws as many samples for each batch as the algorithm wants, until the data has come to its end."""
+    """Draws as many samples for each batch as the algorithm wants, until no data is left."""
 
     def __init__(
         self,

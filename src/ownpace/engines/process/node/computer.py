@@ -65,7 +65,7 @@ class GradientComputer:
             self._buffers[:] = self._model.take_buffers()
 
     def warm_up(self, values: Tensor, samples: int) -> None:
-        """Compute one gradient that is thrown away, so that what is made on first use is there when time begins."""
+        """Compute one gradient that is thrown away, so that what is made on first use exists before time begins."""
         size = min(samples, len(self._train))
         if self._captured is not None:
             # Every size that equal-time micro-batches can have: recorded later, it would cost time of the run.

@@ -33,7 +33,7 @@ class Released(BaseException):
 
 
 class NewGeneration(BaseException):
-    """A message of a newer generation has come: whatever this node does belongs to the past."""
+    """A message of a newer generation has come: what this node is doing belongs to an older one."""
 
 
 class Listener(Protocol):
@@ -89,7 +89,7 @@ class Inbox:
         return received
 
     def look(self, timeout_s: float | None) -> None:
-        """Take in every message there is; wait for one, if there is none, but not longer than that.
+        """Take in every message that has arrived; if there is none, wait for one, at most this long.
 
         Raises:
             OwnpaceError: This process has to give up, or the whole run has.
@@ -185,7 +185,7 @@ class Inbox:
         self._progress.hear(message.samples, message.stop)
 
     def block(self, received: ProcessReceive) -> float:
-        """Wait until a message has come; returns since when."""
+        """Wait until a message has come; returns when the wait began."""
         start = self._context.clock.now()
         # A node that is about to wait reports first: it may wait for long, and the hub would think it silent.
         self._context.reporter.maybe_report(start)

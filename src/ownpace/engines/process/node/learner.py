@@ -67,7 +67,7 @@ class LearnerState:
         return Parameters(values, self._progress.version, self._context.address.shard)
 
     def local_step(self, gradient: Gradient, lr_scale: float) -> None:
-        """Move the parameters; it is no update."""
+        """Move the parameters; it is not an update."""
         if gradient.samples:
             self.held.step(gradient, self._lr_factor(lr_scale))
 

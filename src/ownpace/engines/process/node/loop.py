@@ -29,7 +29,7 @@ from ownpace.engines.process.talk.control import Pull, Pulled
 from ownpace.engines.process.talk.wire import Packet
 
 _NOTHING_LEFT_S = 0.002
-"""How often a worker without data looks whether the others have any left, where servers would answer at once."""
+"""How often a worker without data checks whether others have any left, where servers would answer at once."""
 
 
 class LoopGradient:
@@ -42,7 +42,7 @@ class LoopGradient:
         self.versions = versions
         self.gradient: Gradient | None = None
         self.sum: LoopSum | None = None
-        """The sum that it is to be handed to as soon as it is there."""
+        """The sum that it is to be handed to as soon as it is computed."""
 
     @property
     def done(self) -> bool:
@@ -246,9 +246,9 @@ class UserLoop:
         self._worker.inbox.told_to_stop = True
 
     def finish(self, count_ended: Callable[[int], int]) -> None:
-        """The data has come to its end here: contribute nothing until it has on all workers.
+        """No data is left here: contribute nothing until none is left on any worker.
 
-        Not the samples learnt from tell that (batches without a step are lost), but a count that all workers share.
+        A shared count of workers tells that, not the samples learnt from: batches without a step are lost.
         """
         self._handed_out = 0
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.

@@ -49,7 +49,7 @@ class HeldParameters(Protocol):
         """The learning rate, without the schedule's factor (of the first group, where there are several)."""
 
     def rates(self) -> Sequence[float]:
-        """The learning rates, if others have to be told of them."""
+        """The learning rates, if other nodes must know them."""
 
     def set_rates(self, rates: Sequence[float]) -> None:
         """Use these learning rates from now on."""
@@ -239,8 +239,8 @@ def flatten(model: nn.Module, optimizer: Optimizer, clip_norm: float | None) -> 
 
 
 def _agreed(own: float, of_first: float) -> float:
-    """The learning rate that all ranks step with: the first one's, since schedulers may be stepped unequally often.
+    """The learning rate that all ranks step with: the first one's, since schedulers may not be stepped equally often.
 
-    Rates travel in single precision; where the own one is the same but for that, it is taken.
+    Rates travel in single precision; where only that makes the difference, the own one is used.
     """
     return own if isinstance(own, Tensor) or np.float32(own) == np.float32(of_first) else of_first

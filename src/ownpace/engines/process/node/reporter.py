@@ -49,8 +49,8 @@ class WallClock:
 
 
 class Reporter:
-    """One node's line to the hub. Events and totals go out several times a second, from whatever the node does: there
-    is no thread for it.
+    """What one node reports to the hub. Events and totals go out several times a second, between other work; there is
+    no thread for it.
     """
 
     def __init__(self, name: str, mailbox: Mailbox, clock: WallClock, *, detail: bool) -> None:
@@ -105,7 +105,7 @@ class Reporter:
             self.report()
 
     def report(self) -> None:
-        """Send what there is."""
+        """Send the events since the last report, and the totals."""
         now = self.clock.now()
         self._next_s = now + REPORT_EVERY_S
         lines = [events.to_line(event) for event in self._events]

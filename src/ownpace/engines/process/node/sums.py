@@ -66,7 +66,7 @@ class NodeSums:
     def start(
         self, collectives: GroupCollectives, gradient: Gradient, buffer: Tensor, sender: BucketSender | None = None
     ) -> ProcessSum:
-        """Start the sum of a gradient that stands in a buffer, where `sender` has not started some of it already."""
+        """Start the sum of a gradient that is in a buffer; `sender` may have started some of it already."""
         now = self.context.clock.now()
         stop = self._inbox.wants_stop()
         if collectives.alone:  # nothing is sent, and nothing waits for a GPU to hand a header back

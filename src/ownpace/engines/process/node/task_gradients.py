@@ -68,7 +68,7 @@ class ProcessBatch:
 
 
 class TaskGradients:
-    """Draws samples, computes their gradients, and sees to it that this takes as long as is prescribed."""
+    """Draws samples, computes their gradients, and makes that take as long as prescribed."""
 
     def __init__(
         self, worker: ProcessWorker, computer: GradientComputer, sampler: Sampler, processor: Processor | None

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Complaints:
-    """All errors that the hub was told of."""
+    """All errors that were reported to the hub."""
 
     def __init__(self) -> None:
         self._errors: list[OwnpaceError] = []
@@ -22,7 +22,7 @@ class Complaints:
         self._cause: OwnpaceError | None = None
 
     def add(self, error: OwnpaceError) -> None:
-        """One more. The first that is no consequence of another is the cause."""
+        """Add an error. The first that is not a consequence of another is the cause."""
         log.info("complaint about %s: %s: %s", error.blame or "an unknown node", error.code, error)
         self._errors.append(error)
         self._first_s = min(self._first_s, time.monotonic())
@@ -38,5 +38,5 @@ class Complaints:
 
     @property
     def best(self) -> OwnpaceError | None:
-        """The complaint that explains most, clear or not."""
+        """The complaint that explains most, certain or not."""
         return min(self._errors, key=lambda error: error.is_consequence, default=None)

@@ -60,7 +60,7 @@ class Evaluator:
         self._buffers[worker] = buffers
 
     def take(self, snapshot: Snapshot, values: Tensor) -> None:
-        """A shard of the model; it is evaluated when all shards of the same mark are there."""
+        """A shard of the model; it is evaluated when all shards of the same mark have come."""
         mark = -1 if snapshot.final else snapshot.samples // self._eval_every
         shards = self._shards.setdefault(mark, {})
         shards[snapshot.shard] = values

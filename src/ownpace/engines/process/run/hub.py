@@ -79,7 +79,7 @@ class Hub:
             self.evaluator.begin()
 
     def look(self, timeout_s: float) -> None:
-        """Take in what has come, waiting for it at most that long."""
+        """Take in what has arrived; wait for it at most this long."""
         wait_s: float | None = timeout_s
         while True:
             try:
@@ -165,7 +165,7 @@ class Hub:
             self.mailbox.send(name, Packet(control=control))
 
     def stop(self) -> None:
-        """Ask all nodes to come to an end, as if the budget were spent."""
+        """Ask all nodes to end, as if the budget were spent."""
         if not self._told_to_stop and self.has_started:
             self._told_to_stop = True
             self._tell(Stop())
@@ -182,14 +182,14 @@ class Hub:
         self._tell(Goodbye(self.journal.summary_lines))
 
     def give_up(self, error: OwnpaceError) -> None:
-        """Tell every node that can be told that the run has failed."""
+        """Tell every node that can be reached that the run has failed."""
         if self._refused:
             return  # they know why
         self._tell(GiveUp(error.code, str(error)), [name for name in self.journal.nodes if self.mailbox.knows(name)])
 
 
 def differences(fingerprints: Sequence[Mapping[str, str]]) -> list[str]:
-    """In what the workers, in order of rank, differ from the first; for people to read."""
+    """How the workers, in order of rank, differ from the first, in words."""
     found = []
     for key, value in fingerprints[0].items():
         others = [rank for rank, fingerprint in enumerate(fingerprints) if fingerprint.get(key) != value]

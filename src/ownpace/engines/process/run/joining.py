@@ -210,7 +210,7 @@ class LoopRun:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether a signal asked this process to come to an end."""
+        """Whether a signal asked this process to end."""
         assert self._opened is not None
         return bool(self._opened.session.orders.stops)
 

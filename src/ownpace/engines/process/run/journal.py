@@ -1,4 +1,4 @@
-"""The records of a run on processes, out of what all nodes report: events, progress, totals, the last record."""
+"""The records of a run on processes, made from what all nodes report: events, progress, totals, the last record."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Journal:
         return max(totals, key=lambda one: (one.updates, -one.t))
 
     def show_progress(self) -> None:
-        """Tell how far the run is, if that is wanted and the last time is long enough ago."""
+        """Report how far the run is, if that is wanted and the last report is long enough ago."""
         now = time.monotonic()
         if self._config.on_progress is None or now < self._next_progress_s:
             return

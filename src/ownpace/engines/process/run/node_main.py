@@ -140,7 +140,7 @@ def drive(coroutine: Coroutine[object, None, None]) -> None:
         coroutine.send(None)
     except StopIteration:
         return
-    raise RuntimeError("an algorithm awaited something that is not of ownpace; it may await only what `me` hands out")
+    raise RuntimeError("an algorithm awaited something that is not from ownpace; it may await only what `me` hands out")
 
 
 def run_worker(
@@ -149,7 +149,7 @@ def run_worker(
     """Be a worker from the first sample to the last.
 
     Returns:
-        The lines of the run's first, evaluating and last records, which every worker is told at the end.
+        The lines of the run's first, evaluating and last records, which every worker gets at the end.
     """
     keep_large_blocks()
     if device.type == "cuda":
@@ -221,7 +221,7 @@ def end_worker(worker: ProcessWorker) -> list[str]:
 
 
 def end(node: ProcessNode, digest: str = "") -> list[str]:
-    """Say that this node has ended, and wait until all have; returns the lines of what the run came to."""
+    """Say that this node has ended, and wait until all have; returns the records that sum up the run, as lines."""
     # The last report before the word that this node has ended: with the last node's, the hub sums up.
     node.context.reporter.report()
     node.context.reporter.say(Ended(digest))

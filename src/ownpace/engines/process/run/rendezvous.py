@@ -30,7 +30,7 @@ _joins = 0
 
 @dataclass(frozen=True)
 class Environment:
-    """What torchrun says of this process."""
+    """What torchrun says about this process."""
 
     rank: int
     world_size: int
@@ -88,7 +88,7 @@ def default_timeout_s() -> float:
     """How long to wait for the others at the start, where the caller does not say: OWNPACE_TIMEOUT_S, if it is set.
 
     Raises:
-        InputError: It is no number of seconds.
+        InputError: It is not a number of seconds.
     """
     text = os.environ.get("OWNPACE_TIMEOUT_S", "")
     if not text:

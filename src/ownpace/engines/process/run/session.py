@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 _PATIENCE_S = 15.0
-"""How long a run may take to come to an end after Ctrl-C; torchrun kills what is still there after 30 s."""
+"""How long a run may take to end after Ctrl-C; torchrun kills what still runs after 30 s."""
 _GOODBYE_S = 10.0
 """How long nodes may take to end after a run that went well."""
 _LAST_WORDS_S = 1.0
@@ -168,7 +168,7 @@ class Session:
         self._error = error if self._keeper is None else self._keeper.end(error)
 
     def outcome(self) -> Outcome:
-        """What became of the run, as the hub knows it."""
+        """How the run ended, as far as the hub knows."""
         assert self._keeper is not None
         hub, error = self._keeper.hub, self._error
         if error is None and hub.journal.replicas_identical() is False:

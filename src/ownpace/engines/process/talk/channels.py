@@ -118,7 +118,7 @@ class AskedWork:
 
 
 def finish(works: Iterable[Work], group: str, on_tick: Callable[[], None]) -> None:
-    """Wait until all of these are over, and call `on_tick` now and then meanwhile.
+    """Wait until all of these are over, and call `on_tick` now and then while waiting.
 
     Raises:
         PeerLost: A member is gone.

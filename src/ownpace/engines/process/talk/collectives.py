@@ -1,6 +1,6 @@
 """A group's collectives over gradients: header and tensor in one buffer, sent in buckets.
 
-What a sum carries next to the tensor stands in front of it and is summed with it: one transfer, not two. The tensor
+What a sum carries next to the tensor is in front of it and is summed with it: one transfer, not two. The tensor
 goes in several buckets, last layers first, over several channels at once, so that buckets can leave while the
 backward pass is still at the first layers, and so that one bucket is summed while another travels.
 """
@@ -26,7 +26,7 @@ _CHANNELS = 4
 
 
 class Bucket(NamedTuple):
-    """A range of the flat vector, whole layers, that is summed at once."""
+    """A range of the flat vector, whole layers, that is summed as one."""
 
     first_layer: int
     start: int
@@ -117,9 +117,9 @@ class GroupCollectives:
 
 
 class BucketSender:
-    """Starts the sum of each bucket of a buffer as soon as all of its layers are there.
+    """Starts the sum of each bucket of a buffer as soon as all of its layers are ready.
 
-    All but the last one: that takes the header along, and leaves when everything is known.
+    All but the last one: it carries the header, and leaves when everything is known.
     """
 
     def __init__(self, collectives: GroupCollectives, buffer: Tensor, num_layers: int) -> None:
@@ -131,7 +131,7 @@ class BucketSender:
         self.works: list[Work] = []
 
     def layer_is_there(self, index: int) -> None:
-        """One more layer stands in the buffer."""
+        """One more layer is in the buffer."""
         self.ready[index] = True
         buckets = self._collectives.buckets
         # In the order of the buckets, even if a later one is complete first: every member must start them alike.

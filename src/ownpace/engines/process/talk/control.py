@@ -247,7 +247,7 @@ def _build(kind: type, fields: Mapping[str, object]) -> object:
 
 
 class _Types:
-    """What may stand in a field: by the head of its annotation, which is a plain string here."""
+    """What a field may hold: by the head of its annotation, which is a plain string here."""
 
     _known: ClassVar[dict[str, tuple[type, ...]]] = {
         "str": (str,),

@@ -21,7 +21,7 @@ _COUNT = struct.Struct("<q")
 class Counters:
     """Any number of counts, by number, all zero at first.
 
-    On one host they stand in a small file, which is locked for each change: 7 µs, where asking the store takes a turn
+    On one host they are in a small file, which is locked for each change: 7 µs, where asking the store takes a turn
     of another process (30 µs where there is a core for it, 240 where there is none). Several hosts ask the store.
     """
 

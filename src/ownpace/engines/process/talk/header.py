@@ -67,7 +67,7 @@ class SumHeader:
         self.size = -(-(self._first_note + self._most_notes) // _ALIGN) * _ALIGN
         """Of a header, in numbers."""
         self.loss_at = self._start + _LOSS
-        """Where this member's loss stands: a GPU writes it there, without anything waiting for it."""
+        """Where this member's loss is: a GPU writes it there, without anything waiting for it."""
 
     def write(self, gradient: Gradient | None, stop: bool, came_s: float, rates: Sequence[float]) -> list[float]:
         """This member's header; without a gradient, it only says that it came and whether it wants to stop."""

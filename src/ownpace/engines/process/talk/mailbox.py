@@ -101,7 +101,7 @@ class Mailbox:
             raise InputError(f"{name} cannot listen on {host}: {error}; is that an address of this machine?") from None
         self._identity = shared_memory.identity()
         self.contact = f"tcp://{host}:{port} {self._identity}".strip()
-        """What others have to know to write to this node: where it listens, and whose memory it can open."""
+        """What others must know to send to this node: where it listens, and which memory it can open."""
         self._incoming = shared_memory.Incoming()
 
     def _new_socket(self, kind: int) -> zmq.Socket[bytes]:
@@ -113,7 +113,7 @@ class Mailbox:
         return socket
 
     def send(self, to: str, packet: wire.Packet) -> None:
-        """Write to a node; the first message to it opens the line, and waits for the other end to be there."""
+        """Send to a node; the first message to it opens the line, and waits until the other end answers."""
         line = self._lines.get(to)
         if line is None:
             line = self._lines[to] = self._open(to)

@@ -102,7 +102,7 @@ class Incoming:
             SharedMemoryError: There is no such place, or it is not what it should be.
         """
         if len(place) != _PLACE.size or not place.startswith(_MAGIC):
-            raise SharedMemoryError(f"{sender} sent a place of {len(place)} bytes that is none of ours")
+            raise SharedMemoryError(f"{sender} sent a place of {len(place)} bytes that is not one of ours")
         _, pid, file, generation, number, nbytes = _PLACE.unpack(place)
         known = self._maps.get((sender, pid, generation))
         if known is None:
@@ -137,7 +137,7 @@ class Incoming:
 
 
 class SharedFrame:
-    """Bytes in shared memory, in the manner of a frame of ZeroMQ."""
+    """Bytes in shared memory, in the form of a ZeroMQ frame."""
 
     def __init__(self, buffer: memoryview) -> None:
         self.buffer = buffer
