@@ -183,6 +183,7 @@ class Joined:
                 yield batch
             finished = True
         finally:
+            # Also after a `break`: the others must not wait in a sum for this worker.
             loop.is_running = False
             self._run.end_loop(stop=not finished)
         if self._run.was_interrupted and self.rank == 0:

@@ -102,6 +102,7 @@ def compare(
     results = _run_all(runs, overwrite)
     _show(folder, results, as_json)
     error = results[-1].error
+    # Algorithms that diverge are what a comparison is for: it fails only if all of them do.
     if error is not None and (not isinstance(error, DivergenceError) or all(r.error for r in results)):
         raise error
 

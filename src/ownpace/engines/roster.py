@@ -23,6 +23,7 @@ class Roster:
         self.workers = Group("workers", tuple(workers))
         self.servers = Group("servers", tuple(servers))
         self.communicators = Group("communicators", tuple(communicators))
+        # In the order in which nodes are started: those that wait for others first.
         self.nodes = (*servers, *communicators, *workers)
         self.by_name = {node.name: node for node in self.nodes}
         self.groups = [self.workers, self.servers, self.communicators]

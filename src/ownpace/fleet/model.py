@@ -150,6 +150,7 @@ class WorkerMachine:
         if until_s <= 0 or len(self.rate_changes) == 1:
             return self._rate(0.0)
         work = 0.0
+        # Each rate holds until the next change, the last one until the end of the run.
         starts = [change for change in self.rate_changes if change[0] < until_s]
         for (start, rate), stop in zip(starts, [edge for edge, _ in starts[1:]] + [until_s], strict=True):
             work += (stop - start) * rate

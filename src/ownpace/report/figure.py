@@ -129,6 +129,7 @@ def _window(runs: Sequence[Sequence[Event]]) -> float:
     """How much of the beginning to show: a few updates of the slowest run, all the same."""
     times = []
     for events in runs:
+        # One window for all runs, so that lengths can be compared; a run without updates shows all it has.
         updates = [event.t for event in events if isinstance(event, Update)][:UPDATES_SHOWN]
         times.append(updates[-1] if updates else next((e.t for e in events if isinstance(e, End)), 1.0))
     return max(times) or 1.0

@@ -121,6 +121,7 @@ def _takes(arguments: Callable[P, object]) -> Callable[[Callable[..., T]], Calla
     """
     hints = get_type_hints(arguments)
     signature = inspect.signature(arguments)
+    # Types instead of the strings that dataclasses keep: help() then shows them readably.
     parameters = [p.replace(annotation=hints[name]) for name, p in signature.parameters.items()]
 
     def decorate(function: Callable[..., T]) -> Callable[P, T]:

@@ -106,6 +106,7 @@ class Shards:
     """Fixed shares, equal unless assigned otherwise; each worker permutes its own, epoch after epoch of its own."""
 
     def __init__(self, size: int, num_workers: int, seed: int) -> None:
+        # A permutation is divided, not the data as it comes: files are often sorted by class.
         self._everything = Permutations(size, seed, Purpose.SHARDS).indices(0, size)
         self._seed = seed
         self._shares = [share.clone() for share in self._everything.tensor_split(num_workers)]

@@ -20,6 +20,7 @@ from ownpace.engines.roster import Roster
 from ownpace.engines.virtual.clock import Clock
 from ownpace.engines.virtual.replica import Learning, TimingOnly
 
+# One for all batches, where only time is simulated.
 _NO_INDICES = torch.empty(0, dtype=torch.int64)
 
 

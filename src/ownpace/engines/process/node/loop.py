@@ -215,6 +215,7 @@ class UserLoop:
         else:
             total = torch.zeros_like(self._user.values) if out is None else out.zero_()
         context = self._worker.context
+        # Not on a GPU, for which it would wait, nor with buckets under way, which are being summed in place.
         if samples and total.device.type == "cpu" and not (sender is not None and sender.buckets.works):
             all_ = context.reporter.due(context.clock.now())
             name, known = context.address.name, self._worker.progress.samples
@@ -234,6 +235,7 @@ class UserLoop:
         except StopIteration:
             self._coroutine = None
         except BaseException:
+            # Whatever was raised, the coroutine cannot be resumed.
             self._coroutine = None
             self.has_failed = True
             raise
@@ -307,6 +309,7 @@ class ModelPoint:
 
 def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:
     """What the servers hold now, shard by shard."""
+    # All are asked before the first answer is awaited: servers answer at the same time.
     for server in worker.servers:
         worker.context.mailbox.send(server.name, Packet(control=Pull()))
     for _ in worker.servers:

@@ -75,6 +75,7 @@ class NodeSums:
                 self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop
             )
         header = collectives.header(gradient, stop, now, self._rates())
+        # Buckets that left during the backward pass are not sent again.
         launched = 0 if sender is None else sender.launched
         works = [] if sender is None else list(sender.works)
         works += collectives.all_reduce(header, buffer, launched)

@@ -82,6 +82,7 @@ class RunTerms:
         """What must be the same on all workers, in words that an error can quote."""
         layout = self.layout
         layers = [(layer.name, tuple(layer.shape), layer.channels_last) for layer in layout.layers]
+        # A few digits tell two models of the same size apart, and fit into a line.
         shapes = hashlib.sha256(repr(layers).encode()).hexdigest()[:8]
         dtype = str(self.dtype).removeprefix("torch.")
         return {

@@ -81,6 +81,7 @@ class Connection:
         Raises:
             InputError: The others train something else.
         """
+        # Before any collective: workers with different models would hang in one.
         node.context.reporter.say(Hello(fingerprint))
         answer, _ = node.inbox.wait_for(Welcome, Refuse)
         if isinstance(answer, Refuse):

@@ -61,6 +61,7 @@ class Evaluator:
 
     def take(self, snapshot: Snapshot, values: Tensor) -> None:
         """A shard of the model; it is evaluated when all shards of the same mark have come."""
+        # Final shards belong together, however many samples each server has seen.
         mark = -1 if snapshot.final else snapshot.samples // self._eval_every
         shards = self._shards.setdefault(mark, {})
         shards[snapshot.shard] = values
@@ -72,6 +73,7 @@ class Evaluator:
             self._evaluate(snapshot)
 
     def _evaluate(self, snapshot: Snapshot) -> None:
+        # The final one is never left out: its score is the result of the run.
         if len(self._under_way) > _MOST_WAITING and not snapshot.final:
             return
         if self._after:

@@ -123,6 +123,7 @@ class Journal:
     def end(self, ledger: Ledger, now: float, error: OwnpaceError | None, *, is_done: bool) -> None:
         """Write the last record."""
         totals = self.totals
+        # Closed totals know when the budget was spent; a run that ended early counts up to now.
         seconds = totals.t if totals.closed or is_done else now if totals.updates else 0.0
         workers = {worker.name: self.nodes[worker.name].work for worker in self._roster.workers}
         limit = self._config.limit_samples_per_s

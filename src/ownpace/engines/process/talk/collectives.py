@@ -88,6 +88,7 @@ class GroupCollectives:
         dtype = np.float64 if self._like.dtype == torch.float64 else np.float32
         header = torch.from_numpy(np.array(numbers, dtype=dtype))  # a quarter of the time that torch.tensor takes
         if self._like.device.type != "cpu":
+            # Not waited for: the sum is queued behind this copy on the same stream.
             header = header.to(self._like.device, non_blocking=True)
         if gradient is not None and isinstance(gradient.loss, Tensor):
             header[self._header.loss_at] = gradient.loss

@@ -158,6 +158,7 @@ class Mailbox:
         monitor = socket.get_monitor_socket()
         reached = False
         try:
+            # How the receiver knows its sender; set before connecting, or it has no effect.
             socket.routing_id = self.name.encode()
             socket.curve_serverkey = self._key.server_public
             socket.curve_publickey, socket.curve_secretkey = self._key.client_public, self._key.client_secret

@@ -168,6 +168,7 @@ def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
     if header.magic != _MAGIC or header.kind > _CONTROL or header.dtype >= len(_DTYPES):
         raise WireError("a message came that is not ours, or of another version; do all nodes run the same ownpace?")
     if (
+        # Before anything is allocated: these numbers come from outside.
         min(header.counts) < 0
         or sum(header.counts) > _MOST_NUMBERS
         or not -1 <= header.num_values <= limits.most_values
@@ -176,6 +177,7 @@ def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
             f"a message announces {header.num_values} values and {header.counts} numbers; at most "
             f"{limits.most_values} values fit here"
         )
+    # Otherwise bytes that no check has counted would be taken in silently.
     if header.num_values < 0 and len(frames) > 2:
         raise WireError(f"a message announces no tensor, but brings {len(frames) - 2} pieces of one")
     return header
