@@ -40,7 +40,7 @@ class Live:
         self._progress.stop()
 
     def add(self, name: str) -> Bar:
-        """A bar for a run that is to come."""
+        """A bar for a run that has not started yet."""
         # Not started: in a comparison, its clock would count the runs before it.
         task = self._progress.add_task(name, total=None, note="", start=False, visible=False)
         return Bar(self._progress, task, wide=self._wide)

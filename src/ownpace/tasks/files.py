@@ -54,7 +54,7 @@ def locate(source: DataFiles) -> Path:
     """The folder that holds the source's files, downloading them if they are nowhere.
 
     Raises:
-        InputError: They are nowhere and cannot be downloaded, or what came is not what was expected.
+        InputError: They are nowhere and cannot be downloaded, or the download is not what was expected.
     """
     named = data_folder()
     for root in filter(None, (named, user_cache())):

@@ -1,4 +1,4 @@
-"""A node's collectives: starting them, asking whether they are over, and reading what came of them. Awaiting blocks."""
+"""A node's collectives: starting them, asking whether they are over, and reading their results. Awaiting blocks."""
 
 from __future__ import annotations
 

@@ -280,8 +280,8 @@ def signals(orders: Orders) -> Iterator[None]:
             patience.start()
 
     def give_up() -> None:
-        waited = f"{orders.stops[0]} came, and the run did not end within {_PATIENCE_S:g} s"
-        orders.alarms.append(MachineDied(f"{waited}; giving up"))
+        late = f"the run did not end within {_PATIENCE_S:g} s after {orders.stops[0]}"
+        orders.alarms.append(MachineDied(f"{late}; giving up"))
 
     patience = threading.Timer(_PATIENCE_S, give_up)
     patience.daemon = True

@@ -238,11 +238,11 @@ def _build(kind: type, fields: Mapping[str, object]) -> object:
         values[name] = _build(_NESTED[name], value) if name in _NESTED and isinstance(value, dict) else value
     expected = {each.name: each for each in dataclasses.fields(kind)}
     if values.keys() != expected.keys():
-        raise WireError(f"a {kind.__name__} came with the fields {sorted(values)} instead of {sorted(expected)}")
+        raise WireError(f"received a {kind.__name__} with the fields {sorted(values)} instead of {sorted(expected)}")
     for name, value in values.items():
         allowed = _Types.of(str(expected[name].type))
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise WireError(f"a {kind.__name__} came whose {name} is {value!r}")
+            raise WireError(f"received a {kind.__name__} whose {name} is {value!r}")
     return kind(**values)
 
 

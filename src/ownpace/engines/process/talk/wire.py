@@ -147,14 +147,18 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
     if header.kind == _GRADIENT:
         sizes = {limits.most_values, *(shard.stop - shard.start for shard in limits.shards)}
         if values is None or header.num_values not in sizes or not versions:
-            raise WireError(f"a gradient of {header.num_values} values came, neither the model's size nor a shard's")
+            raise WireError(
+                f"received a gradient of {header.num_values} values, neither the model's size nor a shard's"
+            )
         packet.body = Gradient(values, header.number, versions, header.loss, header.seconds, gradient_notes)
     elif header.kind == _PARAMETERS:
         if values is None or not 0 <= header.shard < len(limits.shards):
-            raise WireError(f"parameters of shard {header.shard} came; there are {len(limits.shards)}")
+            raise WireError(f"received parameters of shard {header.shard}; there are {len(limits.shards)}")
         owner = limits.shards[header.shard]
         if header.num_values != owner.stop - owner.start:
-            raise WireError(f"parameters of {header.num_values} values came for a shard of {owner.stop - owner.start}")
+            raise WireError(
+                f"received parameters of {header.num_values} values for a shard of {owner.stop - owner.start}"
+            )
         packet.body = Parameters(values, header.number, owner)
     elif header.kind == _TENSOR:
         packet.body = values
@@ -163,10 +167,12 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
 
 def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
     if len(frames) < 2 or len(frames[0].buffer) != _HEADER.size:
-        raise WireError(f"a message of {len(frames)} frames came that does not begin with our header")
+        raise WireError(f"received a message of {len(frames)} frames that does not begin with our header")
     header = _Header._make(_HEADER.unpack(frames[0].buffer))
     if header.magic != _MAGIC or header.kind > _CONTROL or header.dtype >= len(_DTYPES):
-        raise WireError("a message came that is not ours, or of another version; do all nodes run the same ownpace?")
+        raise WireError(
+            "received a message that is not ours, or of another version; do all nodes run the same ownpace?"
+        )
     if (
         # Before anything is allocated: these numbers come from outside.
         min(header.counts) < 0
