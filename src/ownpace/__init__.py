@@ -1,12 +1,12 @@
 """ownpace trains one model on machines of different speed, every machine at its own pace.
 
-How the parts hang together; arrows point one way, and siblings do not import each other:
+How the parts depend on each other; arrows point one way, and siblings do not import each other:
 
     core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← cli
 
 An algorithm is one file of coroutines that *ask* (`core.contract.roles`); an engine answers: in virtual time, or on
 real processes. Start reading at `algorithms/sync.py`, then `core/contract/roles.py`, then `engines/virtual/nodes.py`.
-What a run is, in the words of its users, stands in `run/config.py`.
+What a run is, as users describe it, is in `run/config.py`.
 """
 
 from ownpace.algorithms import ALGORITHMS, make_algorithm

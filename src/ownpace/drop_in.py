@@ -94,7 +94,7 @@ class Joined:
 
     @property
     def rank(self) -> int:
-        """My number among the workers, from 0."""
+        """My index among the workers, from 0."""
         return self._environment.rank
 
     @property
@@ -132,10 +132,12 @@ class Joined:
             raise InputError("wrap was called twice; a fleet trains one model")
         positive(clip_norm=clip_norm)
         if getattr(optimizer.step, "_of_a_fleet", False):
+            # Before `flatten`, which would take it for the real step.
             del optimizer.step  # of a fleet before this one
         self._user = flatten(model, optimizer, clip_norm)
         self._model = model
         self._overlap = overlap
+        # After `flatten`, which has kept the real step.
         replace_step(optimizer, self._stepped)
         return model, optimizer
 
@@ -151,7 +153,7 @@ class Joined:
             dataset: Anything with `__len__` and `__getitem__`, the same on every worker.
             batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
             epochs: How often to go through the data.
-            sampling: `queue`: every sample exactly once an epoch, at any pace; `iid`: with replacement; `shards`: each
+            sampling: `queue`: every sample exactly once per epoch, at any pace; `iid`: with replacement; `shards`: each
                 worker its own equal part.
             **loader: For torch's DataLoader: num_workers, collate_fn, pin_memory …
         """
@@ -176,6 +178,7 @@ class Joined:
         loop.is_running = True
         try:
             for batch in loader:
+                # A DataLoader with workers draws batches ahead; they come out in the order of drawing, as do sizes.
                 samples = source.sizes.pop(0)
                 if not loop.is_waiting:
                     break  # the run was stopped
@@ -183,10 +186,11 @@ class Joined:
                 yield batch
             finished = True
         finally:
+            # Also after a `break`: the others must not wait in a sum for this worker.
             loop.is_running = False
             self._run.end_loop(stop=not finished)
         if self._run.was_interrupted and self.rank == 0:
-            raise Interrupted("interrupted; the model is as far as it came")
+            raise Interrupted("interrupted; the model keeps what it has learnt so far")
 
     def evaluate(self, function: Callable[[nn.Module], T]) -> T:
         """Call `function(model)` with the global parameters as they are now, in evaluation mode, without gradients.
@@ -196,6 +200,7 @@ class Joined:
         if self._model is None:
             raise InputError("fleet.evaluate needs a model; call fleet.wrap(model, optimizer) before it")
         model, run = self._model, self._run
+        # Each by itself: a user may keep some layers in evaluation mode while training.
         were_training = [module for module in model.modules() if module.training]
         model.eval()
         try:

@@ -227,7 +227,7 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err.startswith("ownpace: interrupted at sample ")
-    assert err.endswith("; what there was has been written\n")
+    assert err.endswith("; everything up to then has been written\n")
     summary = summarize(read_events(events))
     assert summary.reason.startswith("interrupted")
     assert summary.samples > 0

@@ -105,7 +105,7 @@ def test_a_model_that_was_moved_after_wrap_is_refused() -> None:
     with ownpace.join("sync") as fleet:
         net, _ = wrapped(fleet)
         net.double()
-        with pytest.raises(ownpace.InputError, match="move or convert a model before that"):
+        with pytest.raises(ownpace.InputError, match="move or convert the model before"):
             fleet.batches(Numbers(40), 8)
 
 

@@ -42,14 +42,14 @@ def test_a_rendezvous_where_no_process_answers(start):
     command, place = rank(1, port)
     run = start(command, **place, OWNPACE_TIMEOUT_S="0.5")
     assert run.ends() == 4
-    assert f"nobody answers at the rendezvous 127.0.0.1:{port} within 0.5 s" in one_line(run)
+    assert f"no process answers at the rendezvous 127.0.0.1:{port} within 0.5 s" in one_line(run)
 
 
 def test_a_rank_that_does_not_come(start):
     command, place = rank(0, free_port())
     run = start(command, **place, OWNPACE_TIMEOUT_S="0.5")
     assert run.ends() == 4
-    assert "not all 2 ranks came within 0.5 s" in one_line(run)
+    assert "not all 2 ranks joined within 0.5 s" in one_line(run)
 
 
 def test_a_port_that_is_in_use(start):

@@ -77,6 +77,7 @@ def divide(total: int, shares: Sequence[float]) -> list[int]:
     [5, 3, 1, 1]
     """
     exact = [total * share / sum(shares) for share in shares]
+    # Rounded down, then the largest remainders up: the sizes add up to `total` exactly.
     sizes = [int(size) for size in exact]
     by_remainder = sorted(range(len(shares)), key=lambda i: (sizes[i] - exact[i], i))
     for i in by_remainder[: total - sum(sizes)]:

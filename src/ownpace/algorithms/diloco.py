@@ -72,7 +72,9 @@ class DiLoCo(Algorithm):
             difference = total.mean
             momentum = self.outer_momentum * momentum + difference
             outer = difference + self.outer_momentum * momentum
+            # From the common start: every worker commits the same values, wherever its own steps led.
             me.commit(round_.start.values - self.outer_lr * outer, total)
+            # From the sum, which all workers see: they agree on every pace, and on the next numbers of steps.
             paces.take(total.contributions)
 
     def _steps(self, paces: Paces, rank: int) -> int:
@@ -80,4 +82,5 @@ class DiLoCo(Algorithm):
             return self.steps
         if not paces.known:
             return 1  # a short first round shows how fast each worker is
+        # The small addend: a quotient that should be whole must not be cut off below it.
         return max(1, int(self.steps * paces.samples_per_s[rank] / max(paces.samples_per_s) + 1e-9))

@@ -14,7 +14,7 @@ gradient is, and gradients carry their version, so servers need no L.
 Groups. Every worker begins as a group of its own (the asynchronous pre-run). Server 0 measures all paces on what the
 workers push, and after `prerun` pushes of each divides them: on a logarithmic scale, cut at the widest gaps, refined
 by k-means, the number of groups by the variance-ratio criterion, among divisions with at most `max_groups` groups that
-lie at least `min_gap` apart (that cap and that gap are ours: without them the criterion degenerates). A worker hears of
+are at least `min_gap` apart (that cap and that gap are ours: without them the criterion degenerates). A worker hears of
 its new place along with the parameters, so all workers of a group change at the same moment. `regroup_every` updates
 later server 0 looks again. Groups named by hand (`groups`) stay.
 
@@ -56,7 +56,7 @@ from ownpace.core.contract.values import NO_NOTES, Contribution, Notes
 from ownpace.core.settings import not_negative, positive
 
 Division = tuple[tuple[int, ...], ...]
-"""Who belongs together, by rank."""
+"""The ranks of each group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class GroupingSgd(Algorithm):
     max_groups: int = 4
     """The largest number of groups."""
     min_gap: float = 0.25
-    """How much faster a group is than the next, at the least: 0.25 is a quarter."""
+    """How much faster a group is than the next, at least: 0.25 is a quarter."""
     staleness_power: float = 1.0
     """p: a group's gradient is weighted by 1/Y^p; 0: no weights."""
     momentum: Literal["shared", "group"] = "shared"
@@ -214,6 +214,7 @@ def cluster(paces: Sequence[float], max_groups: int, min_gap: float) -> Division
     logs = [math.log(paces[rank]) for rank in ranks]
     best: tuple[float, list[int]] = (-math.inf, [0, len(ranks)])
     for count in range(2, min(max_groups, len(ranks)) + 1):
+        # Paces fall, so differences are negative: the smallest is the widest gap.
         widest = sorted(range(1, len(logs)), key=lambda i: (logs[i] - logs[i - 1], i))[: count - 1]
         cuts = _k_means(logs, [0, *sorted(widest), len(logs)])
         apart = all(logs[cut - 1] - logs[cut] >= math.log1p(min_gap) for cut in cuts[1:-1])
@@ -226,6 +227,7 @@ def cluster(paces: Sequence[float], max_groups: int, min_gap: float) -> Division
 
 def _k_means(values: Sequence[float], cuts: list[int]) -> list[int]:
     """Move the cuts of a falling sequence until every value is in the group whose mean is nearest."""
+    # Far more than it takes: a bound for divisions between which rounding might go back and forth.
     for _ in range(100):
         means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
         moved = [0]
@@ -233,6 +235,7 @@ def _k_means(values: Sequence[float], cuts: list[int]) -> list[int]:
             middle = (upper + lower) / 2
             moved.append(max(moved[-1] + 1, sum(value > middle for value in values)))
         moved.append(len(values))
+        # A group that would be left empty ends the search: the division before is kept.
         if moved == cuts or any(a >= b for a, b in itertools.pairwise(moved)):
             return cuts
         cuts = moved
@@ -246,6 +249,7 @@ def _variance_ratio(values: Sequence[float], cuts: list[int]) -> float:
     means = [sum(group) / len(group) for group in groups]
     between = sum(len(group) * (m - mean) ** 2 for group, m in zip(groups, means, strict=True))
     within = sum((value - m) ** 2 for group, m in zip(groups, means, strict=True) for value in group)
+    # Groups without any spread: the ratio would divide by zero.
     if len(values) == len(groups) or within <= 1e-12 * between:
         return math.inf
     return between / (len(groups) - 1) / (within / (len(values) - len(groups)))

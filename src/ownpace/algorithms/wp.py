@@ -172,11 +172,13 @@ class RoundReports:
 
     async def anyone_is_done(self) -> bool:
         """Whether a worker has taken all its steps. One that had none to take says nothing about the fastest."""
+        # A list: with an await in it, a generator would be asynchronous, and `any` cannot read that.
         return any([(await report).notes["steps"] > 0 for report in self._others.values() if report.done])
 
     async def exchange(self, steps: int) -> list[RoundReport]:
         """Tell my steps and wait for the others'; returns the reports of all workers, by rank."""
         me = self._me
+        # All are told before any is awaited: otherwise two workers would wait for each other.
         for worker in self._others:
             me.send(worker, steps=steps, lr=me.lr)
         told = {me.address: RoundReport(steps, me.lr)}

@@ -102,6 +102,7 @@ def compare(
     results = _run_all(runs, overwrite)
     _show(folder, results, as_json)
     error = results[-1].error
+    # Algorithms that diverge are what a comparison is for: it fails only if all of them do.
     if error is not None and (not isinstance(error, DivergenceError) or all(r.error for r in results)):
         raise error
 
@@ -127,6 +128,7 @@ def _run_all(runs: Runs, overwrite: bool) -> list[Result]:
             )
             bar.close(result.summary.reason)
             results.append(result)
+            # An algorithm that diverges is a result. Ctrl-C or a dead machine would end the next run, too.
             if result.error is not None and not isinstance(result.error, DivergenceError):
                 break
     return results
@@ -134,10 +136,12 @@ def _run_all(runs: Runs, overwrite: bool) -> list[Result]:
 
 def _show(folder: Path, results: list[Result], as_json: bool) -> None:
     content = {"runs": [result.as_dict() for result in results], "out": str(folder)}
+    # Before anything is drawn: a figure that fails must not cost the results.
     (folder / "comparison.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     console = Console(stderr=as_json)
     console.print(comparison_table([result.summary for result in results]))
     both = len({result.summary.engine for result in results}) > 1
+    # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
     first_seeds = {_name(result.summary, both): result for result in reversed(results)}
     runs = {
         name: list(read_events(result.folder / EVENTS))
@@ -152,6 +156,7 @@ def _show(folder: Path, results: list[Result], as_json: bool) -> None:
 
 def _names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
+    # All names before any run: one that is misspelt is found at once.
     for name in names:
         if name not in ALGORITHMS and ":" not in name:
             raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them")

@@ -21,6 +21,7 @@ _LEFT = 24
 
 def show_help(context: typer.Context, wanted: bool = True) -> None:
     """Print the help of a command and leave."""
+    # Resilient parsing: a command line is only looked at, as for completion, and nothing may be printed.
     if not wanted or context.resilient_parsing:
         return
     console = Console(highlight=False)
@@ -69,6 +70,7 @@ def _paragraph(console: Console, text: str) -> None:
     """A paragraph, wrapped; a line that begins with spaces is a command, which stays whole so that it can be copied."""
     lines = text.splitlines() if text.startswith("  ") else _wrapped(" ".join(text.split()), console.width)
     if lines:
+        # Wrapped already: rich would break commands and values in the middle.
         console.print("\n" + "\n".join(lines), markup=False, soft_wrap=True)
 
 

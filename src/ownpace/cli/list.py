@@ -1,4 +1,4 @@
-"""`ownpace list`: what there is, with one line each."""
+"""`ownpace list`: algorithms, tasks and fleets, with one line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging for people: the library only logs, and the command line decides who sees it."""
+"""Logging: the library only logs, and the command line decides what is shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 
 LEVELS = (logging.NOTSET, logging.INFO, logging.DEBUG)
-"""By how often `--verbose` was given."""
+"""By the number of times `--verbose` was given."""
 
 
 class _StandardError(logging.Handler):
@@ -20,6 +20,7 @@ class _StandardError(logging.Handler):
 def show_logs(verbose: int) -> None:
     """Show ownpace's log on standard error, from the level that `--verbose` asks for; without it, warnings alone."""
     logger = logging.getLogger("ownpace")
+    # Tests and notebooks call commands several times in one process: each would add a handler.
     for earlier in [handler for handler in logger.handlers if isinstance(handler, _StandardError)]:
         logger.removeHandler(earlier)
     logger.setLevel(LEVELS[verbose])

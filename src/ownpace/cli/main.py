@@ -1,4 +1,4 @@
-"""The entry point: which commands there are, and what becomes of errors."""
+"""The entry point: the commands, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ownpace.engines import is_main_process
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
+    # Help and errors are laid out by us, and tracebacks of bugs are Python's own.
     add_completion=False,
     add_help_option=False,
     pretty_exceptions_enable=False,
@@ -62,10 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # where --algorithm module:Class looks, as `python -m` does
     try:
+        # Not standalone: typer would print errors itself and exit with codes of its own.
         code = app(args=arguments, standalone_mode=False)
     except ClickException as error:
         _fail(_usage(error, arguments), InputError.exit_code)
     except OwnpaceError as error:
+        # Another process has printed it: under torchrun, every rank would repeat the same line.
         if error.told and not is_main_process():
             sys.exit(error.exit_code)
         _fail(str(error), error.exit_code)

@@ -1,4 +1,4 @@
-"""The options of `train` and `compare`: made from the fields of `Config`, and what becomes of them."""
+"""The options of `train` and `compare`: made from the fields of `Config`, and turned back into one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Verbose = Annotated[
         count=True,
         max=len(LEVELS) - 1,
         clamp=True,
-        help="Log what happens to standard error; twice: in detail.",
+        help="Log to standard error what happens; twice: in detail.",
         rich_help_panel=WRITE,
     ),
 ]
@@ -50,12 +50,13 @@ Verbose = Annotated[
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line says of a run: the fields of `Config` that were given as options."""
+    """What the command line says about a run: the fields of `Config` that were given as options."""
 
     fields: Mapping[str, object]
 
     def config(self, file: Path | None, **more: object) -> Config:
         """The configuration of one run: the file's, or the defaults, but for what was given."""
+        # None says that an option was not given, so the file's value stays.
         given = {name: value for name, value in {**self.fields, **more}.items() if value is not None}
         return (Config() if file is None else Config.load(file)).override(**given)
 
@@ -92,6 +93,7 @@ def _option(name: str) -> Parameter:
     kind = _kind(hint)
     flag = f"--{name.replace('_', '-')}"
     names = about.option.split("/") if about.option else [flag]
+    # With --no-, as a file may say true where the command line wants false.
     if kind is bool:
         names = [f"{flag}/--no-{flag.removeprefix('--')}"]
     known = choices(hint)

@@ -1,4 +1,4 @@
-"""What people see while a run goes on: how far it is and, on real processes, how each worker does."""
+"""What is shown during a run: how far it is and, on real processes, how busy each worker is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ownpace.engines import Job
 from ownpace.engines.job import ProgressReport
 
 MOST_WORKERS = 16
-"""Lines of single workers, at the most."""
+"""At most this many workers get a line of their own."""
 WIDE = 110
-"""Columns from which on everything is written out."""
+"""From this many columns on, everything is written out."""
 
 
 class Live:
@@ -40,7 +40,8 @@ class Live:
         self._progress.stop()
 
     def add(self, name: str) -> Bar:
-        """A bar for a run that is to come."""
+        """A bar for a run that has not started yet."""
+        # Not started: in a comparison, its clock would count the runs before it.
         task = self._progress.add_task(name, total=None, note="", start=False, visible=False)
         return Bar(self._progress, task, wide=self._wide)
 
@@ -65,7 +66,7 @@ class Bar:
         self._progress.start_task(self._task)
 
     def on_progress(self, progress: ProgressReport) -> None:
-        """The engine's word on how far it is."""
+        """The engine reports how far it is."""
         score = self._score if progress.loss is None else f"loss {progress.loss:.3f}{self._accuracy}"
         done = progress.seconds if self._by_time else progress.samples
         self._progress.update(self._task, completed=done, note=f"{self._speed(progress)} {score}")
@@ -102,4 +103,5 @@ class Bar:
         if reason == "finished":
             self._progress.update(self._task, completed=self._total)
         for task in self._workers.values():
+            # The next run of a comparison shows workers of its own.
             self._progress.remove_task(task)

@@ -1,4 +1,4 @@
-"""Showing results, where a missing plotting library is no reason to lose them."""
+"""Showing results, even where the plotting library is missing."""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ def train(
     described = given.config(config)
     name = label(described.algorithm)
     folder = options.folder_for(out, name, label(described.task))
+    # Otherwise each process would make up a folder: its name has the time at which it was asked for.
     if described.log_files and out is None and num_ranks() is not None:
         raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
     if not is_main_process():  # another rank of torchrun's speaks for the run

@@ -1,4 +1,4 @@
-"""Frozen dataclasses out of what users write: `-p staleness=3`, a table of a TOML file, the JSON of an earlier run."""
+"""Frozen dataclasses from what users write: `-p staleness=3`, a table of a TOML file, the JSON of an earlier run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build(
     Args:
         cls: The dataclass.
         given: What the user gave, by field.
-        where: Whose values they are, for errors.
+        where: What the values belong to, for errors.
         fixed: Fields that the caller decides, and which the user therefore cannot give.
 
     Raises:
@@ -54,12 +54,14 @@ def convert(value: object, hint: object, where: str) -> object:
             raise InputError(f"{where} is {value!r}; allowed: {', '.join(map(str, options))}")
         return value
     if origin in (Union, types.UnionType):
+        # The word, because the command line has no other way to give None.
         if value is None or value == "none":
             return None
         return convert(value, next(option for option in options if option is not types.NoneType), where)
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(convert(item, options[0], where) for item in value)
     try:
+        # A bool is an int to Python: `true` would silently become 1.0.
         if hint is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if isinstance(value, str) and hint in (bool, int, float):

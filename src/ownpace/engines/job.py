@@ -33,7 +33,7 @@ class Job:
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     batch_size: int = 32
     micro_batch: int | None = None
-    """Samples of one gradient computation, at the most (None: `batch_size`)."""
+    """Samples of one gradient computation, at most (None: `batch_size`)."""
     samples: int | None = None
     """Stop after updates of this many samples."""
     seconds: float | None = None
@@ -56,7 +56,7 @@ class Job:
     """Whether every compute, transfer, wait and update is recorded, or only evaluations and sums."""
     device: str = "cpu"
     labels: dict[str, str] = field(default_factory=dict)
-    """What to call algorithm, task and model in the records."""
+    """The names of algorithm, task and model in the records."""
     log_folder: Path | None = None
     """Where each node of the process engine writes its log file (None: nowhere)."""
 
@@ -122,7 +122,7 @@ class Job:
         if self.samples is None and self.seconds is None:
             raise InputError("nothing says when the run is to end; give samples, epochs or seconds")
         if self.target is not None and not 0 < self.target <= 1:
-            raise InputError(f"target is {self.target}; it is an accuracy and must lie between 0 and 1, as in 0.95")
+            raise InputError(f"target is {self.target}; it is an accuracy and must be between 0 and 1, as in 0.95")
         if self.evaluate == "after" and self.stop_at_target:
             raise InputError(
                 "stop_at_target needs evaluations during the run, but evaluate is 'after'; drop one of them"
@@ -159,7 +159,9 @@ class Job:
         if self.cuda_graphs and torch.device(self.device).type != "cuda":
             raise InputError(f"cuda_graphs needs a GPU, but device is '{self.device}'; use device cuda, or drop it")
         try:
+            # A value is really made there and read: torch accepts the names of devices that are not present.
             torch.zeros(1, device=self.device).item()
+        # AssertionError is what torch raises where it was built without CUDA.
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"device '{self.device}' cannot be used: {reason}; use cpu") from None
@@ -185,7 +187,7 @@ class ProgressReport:
     loss: float | None = None
     """Of the latest gradients."""
     limit_samples_per_s: float | None = None
-    """What the workers would do alone and without a pause, as far as they have shown."""
+    """What the workers would do alone and without a pause, from what they have done so far."""
     paces: dict[str, float] = field(default_factory=dict)
     """Of each worker: samples per second of computing."""
     busy: dict[str, float] = field(default_factory=dict)

@@ -24,6 +24,7 @@ class RealLearning:
         self.initial = self._model.initial
         self._model.module.train()
 
+    # On first use: where a model is only evaluated, the training data is never moved to the device.
     @cached_property
     def _train(self) -> Samples:
         return self._task.train_samples().to(self._device)

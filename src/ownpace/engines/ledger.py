@@ -32,7 +32,7 @@ class UpdateTotals:
                 self.staleness_max = staleness
 
     def close(self, t: float) -> None:
-        """The budget is spent at this time; the first word counts."""
+        """The budget is spent at this time; only the first call counts."""
         if not self.closed:
             self.t = t
             self.closed = True
@@ -47,9 +47,10 @@ class EvaluationMarks:
         """The next one."""
 
     def passed(self, samples: int) -> bool:
-        """Whether the next mark has been passed; then it is the one after `samples`."""
+        """Whether the next mark has been passed; if so, the next one is the first after `samples`."""
         if samples < self.next:
             return False
+        # From the samples, not from the mark: one update may pass several marks, which make one evaluation.
         self.next = (samples // self._every + 1) * self._every
         return True
 

@@ -1,10 +1,11 @@
-"""Keep large blocks of memory, once the process has them."""
+"""Keep large blocks of memory once the process has them."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 
+# The numbers of these options in malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _MOST = 1 << 30
 
@@ -18,6 +19,7 @@ def keep_large_blocks() -> None:
     """
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
+        # Not every C library has it: musl's does not.
         if hasattr(library, "mallopt"):
             library.mallopt(_MMAP_THRESHOLD, _MOST)
             library.mallopt(_TRIM_THRESHOLD, _MOST)

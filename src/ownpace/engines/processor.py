@@ -1,4 +1,4 @@
-"""How long a worker takes by the fleet's prescription: pace, jitter, slow-downs and pauses."""
+"""How long a worker takes, as the fleet prescribes it: pace, jitter, slow-downs and pauses."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Processor:
         self._jitter = machine.jitter
         self._rng = np.random.default_rng(seed_for(seed, Purpose.JITTER, rank)) if machine.jitter else None
         self._factors = array("d")
+        # Empty for an undisturbed machine, whose `compute` is then one division and one comparison.
         self._changes = worker.rate_changes if any(rate != 1 for _, rate in worker.rate_changes) else ()
         self._edges = [edge for edge, _ in self._changes]
         self._compute_free_s = 0.0
@@ -52,7 +53,9 @@ class Processor:
         work_s = samples / self._samples_per_s
         if self._rng is not None:
             if not self._factors:
+                # In blocks: a call of numpy for one number costs far more than the number.
                 self._factors.frombytes((1 + self._jitter * np.abs(self._rng.standard_normal(_BLOCK))).tobytes())
+            # From the end, which moves nothing. Another order would change every run with jitter.
             work_s *= self._factors.pop()
         free = self._compute_free_s
         start = ready_s if ready_s > free else free
@@ -60,7 +63,7 @@ class Processor:
         return start, end
 
     def _finish(self, time: float, work_s: float) -> float:
-        """When `work_s` seconds of undisturbed work, begun at `time`, are done: the pace may change meanwhile."""
+        """When `work_s` seconds of undisturbed work, begun at `time`, are done: the pace may change in between."""
         if not self._changes or not work_s:
             return time + work_s
         index = bisect_right(self._edges, time)
@@ -69,4 +72,5 @@ class Processor:
             work_s -= (self._edges[index] - time) * rate
             time, rate = self._changes[index]
             index += 1
+        # The rate is above 0 here: a pause has an end, and the loop does not stop inside one.
         return time + work_s / rate

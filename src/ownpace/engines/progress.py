@@ -42,6 +42,7 @@ class Progress:
 
     def hear(self, samples: int, stop: bool) -> None:
         """Take in what another node knew."""
+        # The largest count wins: messages from different nodes overtake each other, and a count never goes back.
         if samples > self.samples and not self.counts_alone:
             self.samples = samples
         if stop:
@@ -54,6 +55,7 @@ class Progress:
             gradient: What was applied.
             advance: By how many samples the schedule goes on (None: by those of the gradient).
         """
+        # Before this update is counted: a gradient applied to the very parameters it was computed at is not stale.
         staleness = self.version - gradient.versions[0]
         self.version += 1
         if len(self.versions) == 1:

@@ -1,4 +1,4 @@
-"""Who takes part in a run, and in which groups. Every process makes the same list for itself; so do both engines."""
+"""The nodes of a run, and the groups they form. Every process makes the same list for itself; so do both engines."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Roster:
         self.workers = Group("workers", tuple(workers))
         self.servers = Group("servers", tuple(servers))
         self.communicators = Group("communicators", tuple(communicators))
+        # In the order in which nodes are started: those that wait for others first.
         self.nodes = (*servers, *communicators, *workers)
         self.by_name = {node.name: node for node in self.nodes}
         self.groups = [self.workers, self.servers, self.communicators]
@@ -66,7 +67,7 @@ def divide(algorithm: Algorithm, num_workers: int) -> tuple[tuple[int, ...], ...
     """The algorithm's subgroups, each worker in exactly one.
 
     Raises:
-        InputError: They are no such division.
+        InputError: They are not such a division.
     """
     divided = algorithm.subgroups(num_workers)
     if sorted(rank for ranks in divided for rank in ranks) != list(range(num_workers)) or not all(divided):

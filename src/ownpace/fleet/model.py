@@ -40,7 +40,7 @@ class Machine:
     samples_per_s: float | None = None
     """The pace: samples whose gradient it computes in a second, undisturbed. None: as fast as it really is."""
     name: str = "worker"
-    """Its workers are name-0, name-1 …; machines of the same name are numbered on."""
+    """Its workers are name-0, name-1 …; machines of the same name share one numbering."""
     count: int = 1
     jitter: float = 0.0
     """Each micro-batch takes (1 + jitter·|N(0,1)|) times as long."""
@@ -56,8 +56,9 @@ class Machine:
                 f"machine '{self.name}' has no samples_per_s, but jitter, io_s_per_sample or slow-downs, which change "
                 "a pace; give it one, or leave those out"
             )
+        # Nodes are found by their names, and these are those of servers and communicators.
         if self.name in ("", "server", "communicator"):
-            raise InputError(f"name is '{self.name}', which would be mistaken; choose another or leave it out")
+            raise InputError(f"name is '{self.name}', which is reserved; choose another or leave it out")
         if self.count > MOST_WORKERS:
             raise InputError(f"count is {self.count}; at most {MOST_WORKERS:,} machines can be simulated")
         spans = sorted(self.slowdown, key=lambda slow: slow.from_s)
@@ -70,8 +71,9 @@ class Machine:
     @property
     def mean_samples_per_s(self) -> float:
         """What it computes in a second on average, its jitter counted, and no more than it can load."""
-        assert self.samples_per_s is not None, "nobody knows the pace of this machine beforehand"
+        assert self.samples_per_s is not None, "the pace of this machine is not known in advance"
         computes = self.samples_per_s / (1 + self.jitter * MEAN_ABS_NORMAL)
+        # Loading and computing overlap, so the slower of the two sets the pace.
         return min(computes, 1 / self.io_s_per_sample) if self.io_s_per_sample else computes
 
 
@@ -104,7 +106,7 @@ class ServerMachine:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFault:
-    """What befalls a worker: killed, or paused until `back_at_s`."""
+    """What happens to a worker: killed, or paused until `back_at_s`."""
 
     worker: str
     at_s: float
@@ -140,6 +142,7 @@ class WorkerMachine:
     def _rate(self, time: float) -> float:
         if any(start <= time < stop for start, stop in self.pauses):
             return 0.0
+        # At most one applies: slow-downs of a machine that overlap were refused.
         return next((1 / slow.factor for slow in self.machine.slowdown if slow.from_s <= time < slow.until_s), 1.0)
 
     def mean_rate(self, until_s: float) -> float:
@@ -147,6 +150,7 @@ class WorkerMachine:
         if until_s <= 0 or len(self.rate_changes) == 1:
             return self._rate(0.0)
         work = 0.0
+        # Each rate holds until the next change, the last one until the end of the run.
         starts = [change for change in self.rate_changes if change[0] < until_s]
         for (start, rate), stop in zip(starts, [edge for edge, _ in starts[1:]] + [until_s], strict=True):
             work += (stop - start) * rate

@@ -15,6 +15,7 @@ def paces(*samples_per_s: float, jitter: float = _JITTER, network: Network | Non
 
 def _straggler() -> Fleet:
     return Fleet(
+        # |N(0,1)| is rarely above 3, so a jitter of 3 makes batches up to about ten times as long.
         machine=(
             Machine(samples_per_s=2000, count=3, jitter=_JITTER),
             Machine(samples_per_s=2000, name="straggler", jitter=3.0),

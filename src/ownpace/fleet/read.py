@@ -1,4 +1,4 @@
-"""Fleets out of what users write: a preset's name, `4,2,1,1`, or a TOML file."""
+"""Fleets made from what users write: a preset's name, `4,2,1,1`, or a TOML file."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def read_fleet(text: str) -> Fleet:
         return read_toml(Path(text))
     if text[:1] == "x" and text[1:].isdigit() and int(text[1:]) > 0:
         return full_speed(int(text[1:]))
+    # An empty text counts as a list of paces, too: that error shows how one is written.
     if text[:1].isdigit() or text[:1] in "-.+,":
         return _shorthand(text)
     raise unknown("fleet", text, PRESETS, f"--fleet takes {HELP}")

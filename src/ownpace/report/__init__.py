@@ -1,4 +1,4 @@
-"""Reports: tables and figures out of events, and of nothing else."""
+"""Reports: tables and figures made from events, and from nothing else."""
 
 from ownpace.report.summary import Summary, summarize
 

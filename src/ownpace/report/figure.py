@@ -1,4 +1,4 @@
-"""A comparison as a picture: accuracy over time, and who does what when."""
+"""A comparison as a picture: accuracy over time, and what each worker does when."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ def draw_comparison(runs: Mapping[str, Sequence[Event]], path: Path) -> None:
         InputError: matplotlib is not installed.
     """
     try:
+        # Not pyplot, which keeps every figure and looks for a display.
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("figures are drawn by matplotlib; install it: pip install 'ownpace[plot]'") from None
     engines = {_engine(events) for events in runs.values()}
+    # Of a prediction and its measurement, the measurement gets the timeline.
     measured = {name: events for name, events in runs.items() if len(engines) < 2 or _engine(events) != "virtual"}
     shown = dict(list(measured.items())[:MOST_TIMELINES])
     rows = [min(MOST_ROWS, len(_workers(events))) for events in shown.values()]
@@ -60,6 +62,7 @@ def _draw_curves(axis: Axes, runs: Mapping[str, Sequence[Event]]) -> None:
         points = scores or losses
         axis.set_ylabel("test accuracy" if scores else "test loss")
         algorithm = next(e.algorithm for e in events if isinstance(e, Run))
+        # By algorithm, not by run: a prediction has the colour of what it predicts.
         colour = colours.setdefault(algorithm, LINES[len(colours) % len(LINES)])
         style = "--" if len(engines) > 1 and _engine(events) == "virtual" else "-"  # a prediction next to its run
         axis.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.8, linestyle=style)
@@ -85,6 +88,7 @@ def _draw_timeline(axis: Axes, name: str, events: Sequence[Event], end: float) -
             bars.setdefault((event.kind, row[event.who]), []).append((event.t, min(event.until, end) - event.t))
         elif isinstance(event, Transfer) and event.t < end:
             who = groups[event.who] if isinstance(event.who, str) else event.who
+            # Servers, communicators and workers beyond the last row have none.
             for member in set(who) & set(row):
                 span = (event.t, min(event.until, end) - event.t)
                 bars.setdefault((event.kind, row[member]), []).append(span)
@@ -125,6 +129,7 @@ def _window(runs: Sequence[Sequence[Event]]) -> float:
     """How much of the beginning to show: a few updates of the slowest run, all the same."""
     times = []
     for events in runs:
+        # One window for all runs, so that lengths can be compared; a run without updates shows all it has.
         updates = [event.t for event in events if isinstance(event, Update)][:UPDATES_SHOWN]
         times.append(updates[-1] if updates else next((e.t for e in events if isinstance(e, End)), 1.0))
     return max(times) or 1.0

@@ -1,4 +1,4 @@
-"""A run in a few numbers, out of its events."""
+"""A run in a few numbers, made from its events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Staleness:
 
 @dataclass(frozen=True)
 class Summary:
-    """What people ask first about a run."""
+    """The first things to know about a run."""
 
     algorithm: str
     engine: str
@@ -85,6 +85,7 @@ class SummaryBuilder:
             raise InputError(f"the events lack their {missing} record; was the run cut off?")
         scores = [e.accuracy for e in self._evaluations if e.accuracy is not None]
         sums = end.sums
+        # A run that ended at once has no rate, rather than an infinite one.
         rate = sums.samples / sums.seconds if sums.seconds > 0 else 0.0
         return Summary(
             algorithm=run.algorithm,

@@ -59,6 +59,7 @@ def _mean(group: Sequence[Summary], of: Callable[[Summary], float]) -> float:
 
 
 def _mean_time(group: Sequence[Summary]) -> float | None:
+    # A mean over the seeds that got there would hide the one that did not.
     times = [summary.time_to_target for summary in group]
     return None if None in times else fmean(time for time in times if time is not None)
 
@@ -81,4 +82,4 @@ def _ended(group: Sequence[Summary]) -> str:
     early = [summary for summary in group if summary.reason != "finished"]
     if not early:
         return "finished"
-    return (early[0].code or "early").replace("-", " ")  # files of before codes have none
+    return (early[0].code or "early").replace("-", " ")  # files from before there were codes have none

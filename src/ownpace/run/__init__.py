@@ -1,6 +1,6 @@
 """One run from its description to its files: what the command line and `ownpace.train` both do.
 
-config        the description of a run, in the words that users use; with the help of each field
+config        the description of a run, as users give it, with the help of each field
 names         from names to algorithms, tasks and optimizers, and back
 config_file   the description as JSON, and read again
 folder        the files of one run

@@ -36,7 +36,7 @@ class Help:
 
     text: str
     panel: str
-    """The heading that it stands under."""
+    """The heading that it is listed under."""
     option: str | None = None
     """Names of the option, if they are not the field's: `-p/--parameter`."""
     metavar: str | None = None
@@ -48,10 +48,10 @@ def _names(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A run, complete, in the words that users use. It is saved next to the results.
+    """A complete run, as users describe it. It is saved next to the results.
 
     Where the command line takes a name, Python also takes the thing itself: an Algorithm, a Task, a Fleet, or a
-    function that makes a torch optimizer of parameters (which then has lr and the rest its own way).
+    function that makes a torch optimizer of parameters (which then has a learning rate and options of its own).
 
     To add an option to all of these, add a field here.
     """
@@ -155,6 +155,7 @@ class Config:
             ("samples", {"epochs": None}),
             ("epochs", {"samples": None}),
         ):
+            # Only if it changes: naming the same algorithm again must not drop its parameters.
             if name in changes and changes[name] != kept[name]:
                 kept |= belongings
         for name in ("parameters", "task_parameters"):
@@ -199,6 +200,7 @@ class Config:
             values = values_of(job.task)
             named["model"] = values.pop("model_name") if job.task.models else None
             named["task_parameters"] = values
+        # The job has turned epochs into samples, and a file with both would be refused when it is read.
         epochs = self.epochs if job.samples is None else None
         return replace(self, engine=self.engine_name, fleet=job.fleet, samples=job.samples, epochs=epochs, **named)
 
@@ -221,10 +223,12 @@ class Config:
     def _num_samples(self, task: Task) -> int | None:
         if self.samples is not None and self.epochs is not None:
             raise InputError(f"samples is {self.samples} and epochs is {self.epochs}; give one of them")
+        # Here and not in Job, which knows samples only.
         positive(epochs=self.epochs)
         if self.samples is not None or (self.epochs is None and self.seconds is not None):
             return self.samples
         epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
+        # Bounded before rounding: the product may be infinite, which cannot be rounded.
         samples = round(min(epochs * len(task.train_samples()), MOST_SAMPLES))
         if not 0 < samples < MOST_SAMPLES:
             raise InputError(f"epochs is {epochs}, which makes {samples:,} samples; choose another number")
@@ -237,7 +241,7 @@ def help_of(name: str) -> Help:
 
 
 def default_fleet() -> str:
-    """The fleet that is meant when none is named."""
+    """The fleet where none is named."""
     ranks = num_ranks()
     return "4,2,1,1" if ranks is None else f"x{ranks}"
 

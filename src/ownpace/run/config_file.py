@@ -28,6 +28,7 @@ def to_text(fields: Mapping[str, object]) -> str:
         content.update(_or_reason("algorithm", algorithm, lambda: _algorithm(algorithm)))
     if isinstance(task, Task):
         content.update(_or_reason("task", task, lambda: _task(task)))
+    # Not by name: a preset or a file may change, and the run must stay the same.
     if isinstance(fleet, Fleet):
         content["fleet"] = asdict(fleet)
     if not isinstance(optimizer, str):
@@ -62,7 +63,7 @@ def read(path: Path, known: Collection[str]) -> dict[str, object]:
     """The fields in a file that `to_text` wrote, or that was written by hand; those left out keep their defaults.
 
     Raises:
-        InputError: The file cannot be read, is no such file, or holds something that cannot be made again.
+        InputError: The file cannot be read, does not describe a run, or holds something that cannot be made again.
     """
     fields = _content(path)
     for name in fields:
@@ -85,7 +86,7 @@ def read(path: Path, known: Collection[str]) -> dict[str, object]:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """The fields as they stand in the file, its head checked and taken off."""
+    """The fields in the file, its format and version checked and taken out."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -94,6 +95,7 @@ def _content(path: Path) -> dict[str, object]:
         raise InputError(f"{path} cannot be read: {error}; give the config.json of a run") from None
     except ValueError as error:  # not UTF-8, or not JSON
         raise InputError(f"{path} is not JSON: {error}; give the config.json of a run") from None
+    # The format first: of another one, nothing that follows can be relied on.
     if not isinstance(content, dict) or "format" not in content:
         raise InputError(f'{path} does not describe a run: it has no "format"; give the config.json of a run')
     if (given := content.pop("format")) != FORMAT:
@@ -101,6 +103,7 @@ def _content(path: Path) -> dict[str, object]:
             f"{path} has format {given!r}, but this is ownpace {__version__}, which reads format {FORMAT}; "
             f"it was written by ownpace {content.get('ownpace', '(unknown)')}: use that version, or write it anew"
         )
+    # Another version is only a warning: the format is the same, and most runs will be, too.
     if (version := content.pop("ownpace", __version__)) != __version__:
         _logger.warning(
             "%s was written by ownpace %s; this is %s, which may run it differently", path, version, __version__

@@ -68,6 +68,7 @@ def execute(
         out = None  # rank 0 writes
     with RunFolder(out, overwrite=overwrite) as folder:
         try:
+            # Before the run: one that is cut off can then be repeated.
             folder.write_config(config.resolved(job))
             if on_start is not None:
                 on_start(job)
@@ -91,6 +92,7 @@ def _run(
     builder = SummaryBuilder()
 
     def emit(event: Event) -> None:
+        # Counted and written before it is shown: if the handler raises, the record is not lost.
         builder.take(event)
         folder.write_event(event)
         if on_event is not None:
@@ -99,6 +101,7 @@ def _run(
     outcome = ENGINES[engine](job, emit, on_progress)
     summary = builder.summary()
     if outcome.error is not None:
+        # An error that the last record does not know: replicas that differ are found after it was written.
         summary = replace(summary, code=outcome.error.code)
     return outcome, Result(summary, time.perf_counter() - started, outcome.error, folder.path)
 
@@ -118,6 +121,7 @@ def _takes(arguments: Callable[P, object]) -> Callable[[Callable[..., T]], Calla
     """
     hints = get_type_hints(arguments)
     signature = inspect.signature(arguments)
+    # Types instead of the strings that dataclasses keep: help() then shows them readably.
     parameters = [p.replace(annotation=hints[name]) for name, p in signature.parameters.items()]
 
     def decorate(function: Callable[..., T]) -> Callable[P, T]:

@@ -27,6 +27,7 @@ class RunFolder:
         self.check(path, overwrite=overwrite)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            # Results of an earlier run go first: if this one is cut off, they must not pass for its own.
             for name in (MODEL, SUMMARY):
                 (path / name).unlink(missing_ok=True)
             self._events = (path / EVENTS).open("w", encoding="utf-8")
@@ -39,6 +40,7 @@ class RunFolder:
         try:
             if path.exists() and not path.is_dir():
                 raise InputError(f"{path} is a file; --out takes a folder")
+            # Written before the run, so it also marks one that was cut off.
             if (path / CONFIG).exists() and not overwrite:
                 raise InputError(f"{path} already holds a run; choose another folder with --out, or add --overwrite")
         except OSError as error:
@@ -50,6 +52,7 @@ class RunFolder:
             self._events.close()
             for name in (CONFIG, EVENTS):
                 (self.path / name).unlink(missing_ok=True)
+            # Other files in it are the user's.
             if not any(self.path.iterdir()):
                 self.path.rmdir()
 
@@ -77,5 +80,6 @@ class RunFolder:
         if model:
             save_file({name: value.cpu().contiguous() for name, value in model.items()}, self.path / MODEL)
             shutil.copymode(self.path / CONFIG, self.path / MODEL)  # save_file makes it readable for its owner alone
+        # The summary last: a folder that has one is complete.
         text = json.dumps(summary, indent=2, allow_nan=False)
         (self.path / SUMMARY).write_text(text + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """From names to algorithms, tasks and optimizers, and back: a file holds names, a Python program may hold the things.
 
-A name stands in a registry (`sync`) or says where to import from (`mymodule:Patient`).
+A name is one of a registry (`sync`) or says where to import from (`mymodule:Patient`).
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ def name_of(thing: object) -> str:
         raise CannotBeNamedError(f"{thing.__qualname__} is defined inside a function")
     name = f"{thing.__module__}:{thing.__qualname__}"
     try:
+        # Imported to be sure: a class may have been replaced or decorated under its own name.
         found = _find(name, "it")
     except InputError as error:
         raise CannotBeNamedError(str(error)) from None
@@ -104,10 +105,11 @@ def recipe_of(thing: Algorithm | Task) -> tuple[str, dict[str, object]]:
     name = name_of(type(thing))
     if not is_dataclass(thing):
         if type(thing).__init__ is not object.__init__:
-            raise CannotBeNamedError(f"{label(thing)} is no dataclass, so its arguments are not known")
+            raise CannotBeNamedError(f"{label(thing)} is not a dataclass, so its arguments are not known")
         return name, {}
     values = values_of(thing)
     try:
+        # Through JSON and back, as a later run would do it: a tuple comes back as a list.
         again = build(type(thing), json.loads(json.dumps(values, allow_nan=False)), where=label(thing))
     except (TypeError, ValueError) as error:  # InputError is one, too
         raise CannotBeNamedError(f"its fields do not survive a file: {error}") from None
@@ -127,11 +129,13 @@ def _as_given(thing: T, what: str, **more: object) -> T:
 
 
 def _takes_nothing(cls: type, parameters: Mapping[str, object]) -> bool:
-    """Whether a class is made without arguments, because it is no dataclass."""
+    """Whether a class is made without arguments, because it is not a dataclass."""
     if is_dataclass(cls):
         return False
     if parameters:
-        raise InputError(f"{cls.__name__} is no dataclass and takes no parameters, but {sorted(parameters)} are given")
+        raise InputError(
+            f"{cls.__name__} is not a dataclass and takes no parameters, but {sorted(parameters)} are given"
+        )
     return True
 
 

@@ -47,8 +47,9 @@ def build_task(cls: type[Task], name: str, model: str | None, parameters: Mappin
     chosen = model or next(iter(cls.models), None)
     given = tuple(sorted(parameters.items()))
     try:
+        # Through a cache: a comparison makes the same task for every run, and reading its data takes long.
         return _make(cls, name, chosen, given)
-    except TypeError:  # a list, say, of a file: it cannot be looked up
+    except TypeError:  # a list from a file, say: it cannot be hashed
         return _make.__wrapped__(cls, name, chosen, given)
 
 

@@ -45,6 +45,7 @@ class Svmlight(Task):
         return losses.mean()
 
     def penalty(self, model: nn.Module) -> Tensor:
+        # By hand: the optimizer's weight decay would include the bias.
         assert isinstance(model, Margin)
         return self.l2 / 2 * model.weight.square().sum()
 
@@ -63,6 +64,7 @@ class Svmlight(Task):
             train, test = _read(self.path, self.test_path)
             return train, test
         (rows,) = _read(self.path)
+        # Seed 0, whatever the run's: runs with different seeds are tested on the same rows.
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
         if len(rows) < 2:
             raise InputError(f"{self.path} has {len(rows)} rows; at least two are needed, to train on and to test")
@@ -86,6 +88,7 @@ def _read(*paths: str) -> tuple[TensorSamples, ...]:
         classes = sorted({float(label) for label in labels})
         if len(classes) != 2:
             raise InputError(f"{path} has {len(classes)} classes; svmlight takes files with two")
+        # Before it is made dense: a sparse file of some megabytes may not fit into memory.
         if matrix.shape[0] * matrix.shape[1] * 4 > _MOST_BYTES:
             raise InputError(
                 f"{path} has {matrix.shape[0]} rows of {matrix.shape[1]} features: as a dense matrix that is over "
@@ -147,4 +150,5 @@ class Quadratic(Task):
     def _samples(self) -> TensorSamples:
         generator = torch.Generator().manual_seed(0)
         inputs = self.noise * torch.randn(self.num_samples, self.dimensions, generator=generator)
+        # Centred, so that the minimum is at 0 exactly.
         return TensorSamples(inputs - inputs.mean(0), torch.zeros(self.num_samples))

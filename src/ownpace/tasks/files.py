@@ -54,7 +54,7 @@ def locate(source: DataFiles) -> Path:
     """The folder that holds the source's files, downloading them if they are nowhere.
 
     Raises:
-        InputError: They are nowhere and cannot be downloaded, or what came is not what was expected.
+        InputError: They are nowhere and cannot be downloaded, or the download is not what was expected.
     """
     named = data_folder()
     for root in filter(None, (named, user_cache())):
@@ -78,6 +78,7 @@ def locate(source: DataFiles) -> Path:
 
 def _download(source: DataFiles, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    # Inside the folder: `replace` is one act only within one file system.
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         incoming = Path(temporary)
         if source.packed:
@@ -85,6 +86,7 @@ def _download(source: DataFiles, folder: Path) -> None:
             _fetch(source.url, archive)
             with tarfile.open(archive) as content:
                 for member in content.getmembers():
+                    # By its last part, into a folder of ours: no path in an archive can lead elsewhere.
                     name = Path(member.name).name
                     data = content.extractfile(member) if name in source.files else None
                     if data is not None:
@@ -92,6 +94,7 @@ def _download(source: DataFiles, folder: Path) -> None:
         else:
             for name in source.files:
                 _fetch(source.url + name, incoming / name)
+        # All are checked before the first is put in place: `locate` takes a folder with all names to be complete.
         for name, digest in source.files.items():
             check(incoming / name, digest)
         for name in source.files:
@@ -112,6 +115,7 @@ def check(path: Path, digest: str) -> None:
     """Raise if a file is missing or its (unpacked) contents are not those with this SHA-256."""
     if not path.exists():
         raise InputError(f"{path.name} did not come with the download; fetch the data by hand")
+    # Of the unpacked contents: mirrors may pack the same data differently.
     found = hashlib.sha256(read_file(path)).hexdigest()
     if found != digest:
         raise InputError(

@@ -33,6 +33,7 @@ class ByteImages:
 
     def pick(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         indices = indices.to(self.images.device)
+        # On the device, in place: bytes are copied there once, and only a batch of them becomes floats.
         images = self.images.index_select(0, indices).float().sub_(self.mean).mul_(self.scale)
         if images.device.type == "cuda":  # the order in which its convolutions are fastest
             images = images.contiguous(memory_format=torch.channels_last)
@@ -88,6 +89,7 @@ class Digits(ImageTask):
         data = load_digits()
         images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16
         targets = torch.tensor(data.target, dtype=torch.int64)
+        # Seed 0, whatever the run's: runs with different seeds are tested on the same digits.
         order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(0))
         test, train = order[: self.num_test], order[self.num_test :]
         return TensorSamples(images[train], targets[train]), TensorSamples(images[test], targets[test])
@@ -95,7 +97,7 @@ class Digits(ImageTask):
 
 @dataclass(frozen=True)
 class IdxTask(ImageTask):
-    """28×28 grey images in the four files of LeCun's format."""
+    """28×28 greyscale images in the four files of LeCun's format."""
 
     source: ClassVar[DataFiles]
     mean: ClassVar[float]
@@ -152,7 +154,7 @@ class Mnist(IdxTask):
 
 @dataclass(frozen=True)
 class FashionMnist(IdxTask):
-    """70,000 grey pictures of clothes, 28×28 pixels"""
+    """70,000 greyscale images of clothes, 28×28 pixels"""
 
     model_name: str = "mlp"
     mean: ClassVar = 0.2860
@@ -172,7 +174,7 @@ class FashionMnist(IdxTask):
 
 @dataclass(frozen=True)
 class Cifar10(ImageTask):
-    """60,000 colour pictures of 32×32 pixels in ten classes"""
+    """60,000 colour images of 32×32 pixels in ten classes"""
 
     model_name: str = "cnn"
     models: ClassVar = ("cnn", "lenet", "resnet20", "resnet18", "mlp", "logistic")
@@ -194,6 +196,7 @@ class Cifar10(ImageTask):
     def _read(self) -> tuple[Samples, Samples]:
         folder = locate(self.source)
         records = [self._records(folder / name) for name in self.source.files]
+        # Of the training pixels of each channel, in bytes, as usual for CIFAR-10.
         mean = torch.tensor([125.3, 123.0, 113.9]).view(3, 1, 1)
         scale = 1 / torch.tensor([63.0, 62.1, 66.7]).view(3, 1, 1)
         train, test = torch.cat(records[:5]), records[5]
@@ -202,6 +205,9 @@ class Cifar10(ImageTask):
 
     def _records(self, path: Path) -> Tensor:
         data = np.frombuffer(read_file(path), np.uint8)
+        # One byte of label, then 32×32 pixels in three planes.
         if data.size % 3073:
-            raise InputError(f"{path} holds {data.size} bytes, which is no multiple of a record's 3073; fetch it again")
+            raise InputError(
+                f"{path} holds {data.size} bytes, which is not a multiple of a record's 3073; fetch it again"
+            )
         return torch.from_numpy(data.reshape(-1, 3073).copy())

@@ -59,7 +59,7 @@ def cnn(shape: ImageShape, classes: int) -> nn.Module:
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a way around them (He et al., 2016)."""
+    """Two 3×3 convolutions and a shortcut around them (He et al., 2016)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -112,14 +112,14 @@ IMAGE_MODELS: dict[str, Builder] = {
 
 
 class Point(nn.Module):
-    """A vector that is its own output: the distance of each input from it."""
+    """A point; its output is the difference from each input."""
 
     def __init__(self, start: Tensor) -> None:
         super().__init__()
         self.at = nn.Parameter(start.clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """How far the point lies from each sample."""
+        """The difference between the point and each sample."""
         return self.at - x
 
 

@@ -1,7 +1,7 @@
 """Helpers for tests of algorithms, ours and yours.
 
 runs         one run, with all its events, in one call
-conformance  what holds of every algorithm, as checks to call
+conformance  what must hold for every algorithm, as checks to call
 """
 
 from ownpace.testing.conformance import CHECKS, ConformanceError, check_algorithm

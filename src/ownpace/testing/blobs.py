@@ -1,4 +1,4 @@
-"""A classification of two layers that is learnt in an instant: for checks that need layers or an accuracy."""
+"""A task that a net of two layers learns in an instant: for checks that need layers or an accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of every algorithm, as checks to call for one of your own.
+"""What must hold for every algorithm, as checks to call for one of your own.
 
 >>> from ownpace import make_algorithm
 >>> check_algorithm(make_algorithm("sync"))
@@ -9,8 +9,8 @@ In a test file, let each check be a test, so that a failure names it::
     def test_my_algorithm(check):
         check_algorithm(MyAlgorithm(), only=check)
 
-All checks run in virtual time, on small tasks: they show mistakes of logic, not how good an algorithm is. Some of what
-they ask, an algorithm may break by its nature; the arguments of `check_algorithm` say so.
+All checks run in virtual time, on small tasks: they show mistakes of logic, not how good an algorithm is. Some
+algorithms break some of them by their nature; the arguments of `check_algorithm` say so.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _loss(events: Sequence[Event], place: int) -> float:
 
 
 def learns_from_any_sampling(subject: Subject) -> None:
-    """From one queue, with replacement, and from shares of one's own, the loss falls."""
+    """From one queue, with replacement, and from a share for each worker, the loss falls."""
     for sampling in ("queue", "iid", "shards"):
         events = subject.run(subject.fleet(*UNEVEN), sampling=sampling, samples=2000, detail=False)
         first, last = _loss(events, 0), _loss(events, -1)
@@ -172,7 +172,7 @@ def learns_with_any_optimizer(subject: Subject) -> None:
 
 
 def repeats_itself(subject: Subject) -> None:
-    """Equal seeds give equal events, to the byte; another seed gives others."""
+    """Equal seeds give equal events, byte for byte; another seed gives others."""
 
     def lines(seed: int) -> list[str]:
         # The first record names the seed.
@@ -260,7 +260,7 @@ def ends_though_workers_differ(subject: Subject) -> None:
 
 
 def keeps_replicas_identical(subject: Subject) -> None:
-    """Where `replicas_identical` is promised, all workers end with the same parameters, to the bit."""
+    """Where `replicas_identical` is promised, all workers end with the same parameters, bit for bit."""
     if subject.algorithm.replicas_identical:
         algorithm, ends = watched(subject.algorithm)
         replace(subject, algorithm=algorithm).run(subject.fleet(*UNEVEN), task=Blobs())

@@ -167,7 +167,7 @@ def local() -> StaleSgd:
     [
         ("algorithm", local(), "Inner is defined inside a function"),
         ("algorithm", Holding(), "its fields do not survive a file: Object of type Tensor"),
-        ("task", Plain(3), "Plain is no dataclass, so its arguments are not known"),
+        ("task", Plain(3), "Plain is not a dataclass, so its arguments are not known"),
         ("optimizer", lambda parameters: torch.optim.SGD(parameters, lr=0.1), "is defined inside a function"),
         ("optimizer", partial(torch.optim.SGD, lr=0.1), "neither a class nor a function"),
     ],

@@ -74,7 +74,7 @@ def test_cifar_records(monkeypatch, tmp_path):
     assert inputs.shape == (1, 3, 32, 32)
     assert targets.tolist() == [5]
     (folder / "test_batch.bin").write_bytes(b"short")
-    with pytest.raises(InputError, match="no multiple of a record"):
+    with pytest.raises(InputError, match="not a multiple of a record"):
         Cifar10().test_samples()
 
 

@@ -11,6 +11,7 @@ from ownpace.core.contract.values import Gradient, Parameters
 
 def accumulate(me: Worker, samples: int, *, at: Parameters | None = None) -> Awaitable[Gradient]:
     """The gradient of `samples` samples, in micro-batches of at most `me.micro_batch`."""
+    # One micro-batch goes straight to the engine: a coroutine in between would cost time for every gradient.
     return me.gradient(samples, at=at) if 0 < samples <= me.micro_batch else _in_micro_batches(me, samples, at)
 
 
@@ -20,7 +21,7 @@ async def _in_micro_batches(me: Worker, samples: int, at: Parameters | None) -> 
         before = 0 if gradient is None else gradient.samples
         gradient = await me.gradient(min(samples, me.micro_batch), at=at, plus=gradient)
         if gradient.samples == before:
-            break  # the data has come to its end
+            break  # no data is left
         samples -= gradient.samples - before
     return me.no_gradient() if gradient is None else gradient
 
@@ -50,7 +51,7 @@ async def accumulate_until(
         before = gradient.samples
         gradient = await me.gradient(samples, at=at, plus=gradient)
         if gradient.samples == before:
-            break  # the data has come to its end
+            break  # no data is left
     return gradient
 
 

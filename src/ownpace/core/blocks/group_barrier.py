@@ -14,7 +14,7 @@ from ownpace.core.contract.values import Address, Gradient, Message, union
 
 
 def leave(me: Worker, *, group: int, size: int) -> None:
-    """Tell the servers that I end, so that my group goes on without me."""
+    """Tell the servers that I end, so that my group can go on without me."""
     for server in me.servers:
         me.send(server, leaves=group, size=size)
 
@@ -49,6 +49,7 @@ class Gathering:
         return self._complete(group, size)
 
     def _complete(self, group: int, size: int) -> Gathered | None:
+        # A union, since a worker may leave after its last push: it counts once.
         left = self._left.get(group, set())
         if group not in self._pushes or len(self._pushes[group].keys() | left) < size:
             return None

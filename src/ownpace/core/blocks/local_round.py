@@ -1,6 +1,6 @@
-"""Rounds of local steps: a worker trains alone from a common start, and then says how far it came.
+"""Rounds of local steps: a worker trains alone from a common start, and then reports how far it got.
 
-What it says is a difference of parameters, w_start − w_i, which is to an outer update what a gradient is to a step.
+What it reports is a difference of parameters, w_start − w_i, which is to an outer update what a gradient is to a step.
 It travels as one: a sum over workers, each weighted, with the samples that went into it.
 """
 
@@ -20,7 +20,7 @@ class LocalRound:
         self.start = me.parameters
         """Where all workers began."""
         self.steps = 0
-        """Local steps taken. A gradient of no samples is no step."""
+        """Local steps taken. A gradient of no samples is not a step."""
         self.samples = 0
         """Samples that went into them."""
         self._loss: float | Tensor = 0.0

@@ -54,7 +54,8 @@ class LrRule:
         """That of the latest update: the best guess for the next."""
 
     def note(self, gradient: Gradient) -> Gradient:
-        """The gradient with what has to travel along, where the rule needs something."""
+        """The gradient, with the note that the rule needs, if it needs one."""
+        # Where only time is simulated, a gradient has no values that could be squared.
         if self._rule != "adascale" or gradient.total.is_meta:
             return gradient
         square = float(gradient.total.square().sum()) / max(1, gradient.samples)
@@ -96,6 +97,7 @@ class LrRule:
         self._square += weight * (square - self._square)
 
     def _gain(self, scale: float) -> float:
+        # Estimates from few gradients can be negative; what they estimate cannot.
         variance, square = max(0.0, self._variance) / self._reference, max(0.0, self._square)
         if variance + square == 0:
             return 1.0

@@ -13,6 +13,7 @@ GRAINS = 16
 """Sizes are multiples of the largest micro-batch divided by this."""
 PATIENCE = 20
 """Sums until a size whose shrinking was undone may shrink again."""
+# Below 1: the micro-batch has to be done before the next sum arrives.
 _MOST_OF_THE_TIME = 0.8
 
 
@@ -58,6 +59,7 @@ class MicroBatch:
         wish = self._wish(contributions)
         if not differs(wish, self.size) or (wish < self.size and self._patience):
             return
+        # Only shrinking is checked afterwards: growing does not cost pace, as fewer micro-batches are started.
         if wish < self.size:
             self._before = self.size, pace
         self.size = wish

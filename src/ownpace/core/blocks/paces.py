@@ -22,6 +22,7 @@ class Paces:
     def take(self, contributions: Sequence[Contribution]) -> None:
         """Learn from what each member of a sum contributed, in which time."""
         for i, part in enumerate(contributions):
+            # A worker that contributed nothing this time keeps its pace; the first measurement is taken as it is.
             old, new = self.samples_per_s[i], part.pace
             self.samples_per_s[i] = old + self._smoothing * (new - old) if old and new else old or new
 

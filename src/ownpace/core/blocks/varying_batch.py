@@ -1,4 +1,4 @@
-"""What algorithms share whose updates have as many samples as came together in the meantime."""
+"""Shared by algorithms whose updates have a varying number of samples: as many as were computed in time."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ class OwnPace:
         self, *, until: Pending[object] | None = None, at: Parameters | None = None, most: float = math.inf
     ) -> Awaitable[Gradient]:
         """One micro-batch; or as many as I compute `until` something is done: at least one, at most `most` samples."""
+        # Noted for `all_reduce`: a sum awaited in between may change the size, but not that of this batch.
         self._size = self._micro.size
         if until is None:
             return accumulate(self._me, self._size, at=at)

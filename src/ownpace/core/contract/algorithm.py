@@ -14,7 +14,7 @@ class Algorithm(ABC):
     A subclass is a frozen, keyword-only dataclass of hyper-parameters. It writes down what each role does:
     `worker` always, `server` and `communicator` where it has them. Engines start one coroutine per node.
 
-    Every node runs the same frozen object, so state belongs into the coroutines' local variables.
+    Every node runs the same frozen object, so state belongs in the coroutines' local variables.
     """
 
     replicas_identical: ClassVar[bool] = False

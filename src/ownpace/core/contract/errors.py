@@ -5,16 +5,16 @@
     ├── DivergenceError                 diverged           3     the loss is no longer finite
     ├── MachineDied                     machine-died       4     a machine of the fleet died, and the run ended with it
     │   └── PeerLost                    peer-lost          4     … which another node notices: never the cause itself
-    ├── WireError                       bad-message        4     what came over the wire is no message of ours
+    ├── WireError                       bad-message        4     what came over the wire is not a message of ours
     ├── SharedMemoryError               bad-memory         4     a message points to memory that is not there
     ├── NodeFailed                      node-failed        1     a node's code raised what was not expected
     ├── ReplicasDiffer                  replicas-differ    1     workers ended with different parameters
-    ├── Deadlock                        deadlock           5     an algorithm waits for something that cannot come
-    └── Interrupted                     interrupted      130     Ctrl-C, after what there is has been written
+    ├── Deadlock                        deadlock           5     an algorithm waits for something that cannot happen
+    └── Interrupted                     interrupted      130     Ctrl-C; everything up to then has been written
 
 Any other exception is a bug of ours and keeps its traceback (exit code 1). Errors travel between processes by their
-code, which also stands in the last record of a run's events: what is decided because of an error is decided by its
-class or code, never by its words.
+code, which is also in the last record of a run's events: what is decided because of an error is decided by its class or
+code, never by its text.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class OwnpaceError(Exception):
     """How a run ended, for programs to read."""
     exit_code: ClassVar[int] = 1
     is_consequence: ClassVar[bool] = False
-    """Whether it is what the failure of another node did to this one: there is a better explanation somewhere."""
+    """Whether it only follows from the failure of another node, which has a better explanation."""
     blame = ""
-    """The node whose failure it is, where that is known."""
+    """The node that failed, where that is known."""
     told = False
-    """Whether the process that speaks for the run has heard of it, so that this one need not say it again."""
+    """Whether the main process has heard of it, so that this one need not report it again."""
 
 
 class InputError(OwnpaceError, ValueError):

@@ -1,6 +1,6 @@
 """What happened in a run, as one stream of typed records: the only thing that reports read.
 
-A file of events holds one JSON object a line, with its `kind` first. `t` is when something began and `until`
+A file of events holds one JSON object per line, with its `kind` first. `t` is when something began and `until`
 when it ended, in seconds of the engine's clock since the start of the run; a record without `until` has no
 duration. A file begins with `run` and closes with `end`, however the run ended.
 """
@@ -22,7 +22,7 @@ Groups = Mapping[str, list[str]]
 
 @dataclass(slots=True)
 class Run:
-    """The first record: who takes part in what."""
+    """The first record: what is run, and which nodes take part."""
 
     kind: ClassVar[str] = "run"
     algorithm: str
@@ -119,7 +119,7 @@ class Evaluation:
 
 @dataclass(slots=True)
 class Fault:
-    """Something befell a node: `kill`, `pause`, `back`."""
+    """Something happened to a node: `kill`, `pause`, `back`."""
 
     kind: ClassVar[str] = "fault"
     t: float
@@ -155,7 +155,7 @@ class Sums:
 
 @dataclass(slots=True)
 class End:
-    """The last record: how the run ended. What was in flight when the budget was spent is over by now, too."""
+    """The last record: how the run ended. What was in flight when the budget was spent has ended by now, too."""
 
     kind: ClassVar[str] = "end"
     t: float
@@ -182,6 +182,7 @@ def to_line(event: Event) -> str:
     record = {"kind": event.kind, **dataclasses.asdict(event)}
     if record.get("code", "") is None:  # left out, so that files of finished runs are what they were before codes
         del record["code"]
+    # NaN is not JSON: other readers than Python would refuse the file.
     return json.dumps(record, separators=(",", ":"), allow_nan=False)
 
 
@@ -200,7 +201,7 @@ def read_events(path: Path) -> Iterator[Event]:
     """The events of a file, one after the other.
 
     Raises:
-        InputError: The file is missing, or a line of it is no event.
+        InputError: The file is missing, or a line of it is not an event.
     """
     if not path.exists():
         raise InputError(f"there is no event file {path}; give the folder of a run")

@@ -40,7 +40,7 @@ class Node(Protocol):
 
     @property
     def address(self) -> Address:
-        """Who I am."""
+        """My role, index, name and shard."""
 
     @property
     def training(self) -> bool:
@@ -69,13 +69,13 @@ class Node(Protocol):
         """Send a body, numbers by name, or both. Messages between two nodes arrive in the order of sending."""
 
     def receive(self, sender: Address | None = None) -> Pending[Message]:
-        """The next message, from anyone or from `sender` alone."""
+        """The next message, from any node or from `sender` alone."""
 
     def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> Pending[B]:
         """Start the sum of what every member of `group` (default: all workers) contributes; all get it.
 
         A gradient may be handed over before it has been computed, as in `all_reduce(me.gradient())`, and is then
-        the engine's: it may send the layers that are ready while the backward pass goes on to the others.
+        the engine's: it may send the layers that are ready while the backward pass computes the others.
         The k-th call of each member belongs to the k-th of every other. Gradients add up as the union of
         their samples: totals, counts and notes are summed.
         """
@@ -84,7 +84,10 @@ class Node(Protocol):
         """As `all_reduce`, but only `to` gets the sum; the others get None. A member that passes None adds nothing."""
 
     def broadcast(self, body: B | None, root: Address, group: Group) -> Pending[B]:
-        """Start sending `root`'s body to every member. The others pass None for a gradient, or a tensor like its."""
+        """Start sending `root`'s body to every member.
+
+        The others pass None if it is a gradient, and a tensor of the same shape if it is a tensor.
+        """
 
 
 class Learner(Node, Protocol):
@@ -101,7 +104,7 @@ class Learner(Node, Protocol):
     def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
         """Commit one optimizer step with the gradient's mean: one update of the global parameters.
 
-        A gradient of no samples changes nothing and is no update.
+        A gradient of no samples changes nothing and is not an update.
 
         Args:
             gradient: What to step with.
@@ -156,7 +159,7 @@ class Worker(Learner, Protocol):
         """Overwrite my parameters (those of the shard) with what a server sent."""
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
-        """Commit one optimizer step to my own parameters alone. It is no update of the global ones."""
+        """Commit one optimizer step to my own parameters alone. It is not an update of the global ones."""
 
     def commit(self, values: Tensor, work: Gradient) -> None:
         """Make `values` the global parameters: one update, of the samples of `work`. My optimizer keeps its state.
@@ -165,7 +168,7 @@ class Worker(Learner, Protocol):
         """
 
     def take_data_range(self, start: float, stop: float) -> None:
-        """Draw my samples from this range of the data from now on (0 to 1), where data is dealt out in shards."""
+        """Draw my samples from this range of the data (0 to 1) from now on, where sampling is by shards."""
 
 
 class Server(Learner, Protocol):

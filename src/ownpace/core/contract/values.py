@@ -1,4 +1,4 @@
-"""What nodes hold and hand to each other: gradients, parameters, batches, messages, and who they are."""
+"""What nodes hold and hand to each other: gradients, parameters, batches, messages, addresses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Shard:
 
 
 class Address:
-    """Who a node is. There is one such object per node in a process, so identity is equality."""
+    """A node's identity. There is one such object per node in a process, so `is` compares nodes."""
 
     __slots__ = ("index", "name", "role", "shard")
 
@@ -128,6 +128,7 @@ class Gradient:
 
     def part(self, shard: Shard) -> Gradient:
         """The layers of one shard, as a view."""
+        # One shard is the whole vector: no view is needed.
         if len(self.versions) == 1:
             return self
         values = self.total[shard.start : shard.stop]
@@ -174,6 +175,7 @@ def sum_notes(all_notes: Sequence[Notes]) -> Notes:
 
 def add_up(tensors: Sequence[Tensor]) -> Tensor:
     """The sum of tensors, one after the other."""
+    # A new tensor for the first two; the others are added in place. What was handed in must not change.
     result = tensors[0] + tensors[1] if len(tensors) > 1 else tensors[0]
     for tensor in tensors[2:]:
         result += tensor

@@ -16,11 +16,12 @@ from torch import Tensor
 
 GradientFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Computes a gradient of inputs and targets into a flat vector; returns the mean loss."""
+# As many as in torch's own examples: libraries choose kernels and allocate workspaces in the first passes.
 _WARM_UP = 3
 
 
 class CapturedGradients:
-    """Recorded gradients, one for each number of samples, at parameters that lie in one place."""
+    """Recorded gradients, one for each number of samples, at parameters that stay in one place."""
 
     def __init__(self, compute: GradientFn, like: Tensor) -> None:
         self.values = torch.empty_like(like)
@@ -28,6 +29,7 @@ class CapturedGradients:
         self._compute = compute
         self._source: tuple[Tensor, int] | None = None
         self._graphs: dict[int, _Recorded] = {}
+        # One pool for graphs of all sizes: only one runs at a time, and what it leaves is copied before the next.
         self._pool = torch.cuda.graph_pool_handle()
 
     def set(self, values: Tensor) -> None:
@@ -43,10 +45,11 @@ class CapturedGradients:
 
     def record(self, inputs: Tensor, targets: Tensor) -> None:
         """Record the gradient of as many samples as these."""
+        # Tensors of its own: a graph reads and writes the same addresses at every replay.
         inputs, targets, total = inputs.clone(), targets.clone(), torch.empty_like(self.values)
         device = self.values.device
         stream = torch.cuda.Stream(device)
-        # Kernels are chosen and libraries set up outside of the recording, on a stream of its own as torch asks for.
+        # Kernels are chosen and libraries set up before the recording, on a side stream as torch requires.
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):

@@ -31,7 +31,7 @@ class Layer:
     stop: int
     shape: torch.Size
     channels_last: bool = False
-    """Whether its values lie in the order of torch's channels-last format, which GPUs prefer for convolutions."""
+    """Whether its values are in the order of torch's channels-last format, which GPUs prefer for convolutions."""
 
     def view(self, part: Tensor) -> Tensor:
         """Its range of a flat vector, in its own shape."""
@@ -46,7 +46,7 @@ class Layer:
 
 
 class Layout:
-    """Where each trainable parameter of a module lies in the flat vector, in network order.
+    """The range of each trainable parameter of a module in the flat vector, in network order.
 
     >>> layout = Layout(nn.Linear(3, 2))
     >>> [(layer.name, layer.start, layer.stop) for layer in layout.layers]
@@ -83,8 +83,9 @@ class Layout:
                 f"{count} servers, but the model has only {len(self.layers)} layers to divide among them; use fewer"
             )
         ends = [0, *(layer.stop for layer in self.layers)]
-        cuts = [0]  # how many layers lie before each cut
+        cuts = [0]  # how many layers come before each cut
         for index in range(1, count):
+            # At least one layer for every shard, also for those whose cuts follow.
             allowed = range(cuts[-1] + 1, len(ends) - (count - index))
             cuts.append(min(allowed, key=lambda cut: abs(ends[cut] - self.size * index / count)))
         cuts.append(len(self.layers))
@@ -99,6 +100,7 @@ class FlatModel:
         self.autocast = autocast
         self.module = task.model().to(device)
         if device.type == "cuda":
+            # Before the layout is made, which takes the order of the values from the weights as they are.
             self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.layout = Layout(self.module)
         parameters = zip(self.layout.layers, self._trainable(), strict=True)
@@ -125,8 +127,10 @@ class FlatModel:
 
     def bind(self, values: Tensor, buffers: Buffers) -> None:
         """Point the module at these parameters and buffers. Nothing is copied."""
+        # By identity: a step in place changes the vector that is bound already, and nothing has to be done.
         if values is not self._bound:
             for parameter, view in zip(self._parameters, self.layout.views(values), strict=True):
+                # Through .data: pointing a parameter elsewhere is not an operation that autograd should record.
                 parameter.data = view
             self._bound = values
         for (place, name), buffer in zip(self._buffers, buffers, strict=True):
@@ -140,6 +144,7 @@ class FlatModel:
     def gradient(self, inputs: Tensor, targets: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The sum over the samples of the per-sample gradients, flat (in `out`, if given), and their mean loss."""
         loss, seed = self._forward(inputs, targets)
+        # Layers that took no part in the loss (allow_unused) have no gradient; below they count as zero.
         parts = torch.autograd.grad(loss, self._parameters, seed, allow_unused=True)
         flat = [
             torch.zeros_like(parameter).reshape(-1) if part is None else layer.flatten(part)
@@ -169,11 +174,13 @@ class FlatModel:
             self.layout.views(out), None if plus is None else self.layout.views(plus), on_layer
         )
         if not self._hooked:
+            # Once, for good: hooks stay on the parameters, and `_by_layer` says where the gradients of this pass go.
             self._hooked = True
             for index, parameter in enumerate(self._parameters):
                 parameter.register_post_accumulate_grad_hook(partial(self._ready, index))
         loss, seed = self._forward(inputs, targets)
         try:
+            # Not torch.autograd.grad, which `gradient` uses: it does not call post-accumulate hooks.
             loss.backward(seed)
         finally:
             self._by_layer = None
@@ -185,6 +192,7 @@ class FlatModel:
     def _ready(self, index: int, parameter: Tensor) -> None:
         if self._by_layer is not None:
             self._by_layer.take(index, parameter.grad)
+            # At once: otherwise all gradients would be in memory twice, and the next pass would add to them.
             parameter.grad = None
 
     def _forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,6 +229,7 @@ def _shapes(module: nn.Module) -> list[LayerShape]:
 
 def _channels_last(parameter: Tensor) -> bool:
     return (
+        # The kernel of a 1×1 convolution is contiguous in both orders: then the usual one counts.
         parameter.dim() == 4
         and parameter.is_contiguous(memory_format=torch.channels_last)
         and not parameter.is_contiguous()
@@ -237,7 +246,7 @@ class _ByLayer:
         self.missing = set(range(len(out)))
 
     def take(self, index: int, gradient: Tensor | None) -> None:
-        """One layer's gradient is there; None: it is zero."""
+        """One layer's gradient is ready; None: it is zero."""
         out = self._out[index]
         if gradient is None:
             out.zero_() if self._plus is None else out.copy_(self._plus[index])

@@ -87,12 +87,14 @@ class FlatOptimizer:
         self._layers = layers
         self._whole = False
         self._parameters = [nn.Parameter(view) for view in self._views(torch.empty_like(like))]
+        # Over the layers first: only the optimizer itself knows its groups, and whether layers matter to it.
         self._optimizer = build(self._parameters)
         if isinstance(self._optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
             raise InputError(
                 f"{type(self._optimizer).__name__} cannot be used: it needs more than one dense gradient per step; "
                 "use SGD, Adam or another first-order optimizer"
             )
+        # The exact class: a subclass may look at a layer as a whole.
         if type(self._optimizer) in ELEMENTWISE.values() and len(self._optimizer.param_groups) == 1:
             self._whole = True
             self._parameters = [nn.Parameter(torch.empty_like(like))]
@@ -141,6 +143,7 @@ class FlatOptimizer:
         for parameter, view, part in views:
             parameter.data = view
             parameter.grad = part
+        # Torch's optimizers overwrite the state they are given.
         state = state if donate else clone(state)
         for parameter, entry in zip(self._parameters, state, strict=True):
             if entry:
@@ -148,8 +151,8 @@ class FlatOptimizer:
         for group, lr in zip(self._optimizer.param_groups, self.rates, strict=True):
             group["lr"] = lr * lr_factor
         self._optimizer.step()
-        # Caches (recorded CUDA graphs) tell by a tensor's version whether they must copy it again.
-        torch.autograd.graph.increment_version(values)  # it was changed through `.data`, which does not tell
+        # Recorded CUDA graphs see by a tensor's version whether they must copy it again.
+        torch.autograd.graph.increment_version(values)  # `.data` does not count its changes
         self._let_go()
         return values, self._take_state()
 
@@ -171,8 +174,10 @@ class FlatOptimizer:
             buffer = total / samples
         else:
             buffer = buffer.mul_(momentum) if donate else buffer * momentum
+            # Divided while it is added: the mean itself is never written to memory.
             buffer.add_(total, alpha=1 / samples)
         if decay:
+            # Into the buffer, as in torch: momentum carries the decay along.
             buffer.add_(values, alpha=decay)
         values = values.add_(buffer, alpha=-lr) if in_place else torch.add(values, buffer, alpha=-lr)
         return values, [{"momentum_buffer": buffer}] if momentum else [{}]

@@ -1,8 +1,8 @@
 """Which samples a worker gets next.
 
-queue    every sample exactly once an epoch, at any pace: workers take chunks of one shared permutation
+queue    every sample exactly once per epoch, at any pace: workers take chunks of one shared permutation
 iid      with replacement, from the whole data set, each worker from its own generator
-shards   each worker draws from its own fixed share, as the older papers have it
+shards   each worker draws from its own fixed share, as in older papers
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Permutations:
         self._epochs: dict[int, Tensor] = {}
 
     def indices(self, start: int, samples: int) -> Tensor:
-        """What stands at positions start … start + samples − 1."""
+        """The samples at positions start … start + samples − 1."""
         parts = []
         while samples > 0:
             epoch, offset = divmod(start, self.size)
@@ -106,6 +106,7 @@ class Shards:
     """Fixed shares, equal unless assigned otherwise; each worker permutes its own, epoch after epoch of its own."""
 
     def __init__(self, size: int, num_workers: int, seed: int) -> None:
+        # A permutation is divided, not the data as it comes: files are often sorted by class.
         self._everything = Permutations(size, seed, Purpose.SHARDS).indices(0, size)
         self._seed = seed
         self._shares = [share.clone() for share in self._everything.tensor_split(num_workers)]
@@ -121,6 +122,7 @@ class Shards:
     def assign(self, rank: int, start: float, stop: float) -> None:
         size = len(self._everything)
         first = min(round(start * size), size - 1)
+        # At least one sample: from an empty range nothing could be drawn.
         self._shares[rank] = self._everything[first : max(first + 1, round(stop * size))].clone()
         self._orders[rank] = Permutations(len(self._shares[rank]), self._seed, Purpose.SHARD_ORDER, rank)
         self._next[rank] = 0

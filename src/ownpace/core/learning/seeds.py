@@ -47,4 +47,5 @@ def derive(*parts: int) -> int:
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
         state ^= state >> 31
+    # 63 bits: it fits a signed integer, which torch and numpy both take as a seed.
     return state >> 1

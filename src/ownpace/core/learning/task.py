@@ -73,7 +73,7 @@ class Task(ABC):
     """The names of the models to choose from, the default first. Empty: there is one model, and it needs no name."""
     # Without a value: a subclass may declare it as a dataclass field, and would inherit the value as its default.
     model_name: str
-    """The one that was chosen, where there is a choice."""
+    """The chosen one, where there is a choice."""
 
     @abstractmethod
     def model(self) -> nn.Module:
@@ -96,7 +96,7 @@ class Task(ABC):
         return None
 
     def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """What training makes small: the mean loss of a batch, and the penalty."""
+        """What training minimises: the mean loss of a batch, and the penalty."""
         loss = self.loss(model(inputs), targets)
         penalty = self.penalty(model)
         return loss if penalty is None else loss + penalty
@@ -114,10 +114,12 @@ class Task(ABC):
         with torch.no_grad():
             for inputs, targets in _chunks(samples, chunk):
                 outputs = model(inputs)
+                # Weighted by its samples: the last chunk may be smaller.
                 loss += float(self.loss(outputs, targets)) * len(targets)
                 num = self.num_right(outputs, targets)
                 counted = counted and num is not None
                 right += 0 if num is None else int(num)
+            # Once, not per chunk: it depends on the weights alone.
             penalty = self.penalty(model)
         model.train(was_training)
         loss = loss / len(samples) + (0.0 if penalty is None else float(penalty))

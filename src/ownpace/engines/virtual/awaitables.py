@@ -38,6 +38,7 @@ class VirtualMessage(Message, Due):
     __slots__ = ("_receiver", "done", "driver")
 
     def __init__(self, receiver: Endpoint, sender: Address, body: Body, samples: int, stop: bool, notes: Notes) -> None:
+        # Field by field, without the base classes: this runs once for every message.
         self.sender = sender
         self.body = body
         self.samples = samples
@@ -57,6 +58,7 @@ class VirtualMessage(Message, Due):
                     node.receiving = received.following
                 else:
                     earlier.following = received.following
+                # What `resolve` does, without calling it: this is once per message, too.
                 received.value = self
                 received.done = True
                 if received.driver is not None:
@@ -140,6 +142,7 @@ class VirtualReceive(Answer[Message]):
             else:
                 yield self
         message, progress = self.value, node.progress
+        # What `hear` checks itself, checked before the call: most messages bring nothing new.
         if message.samples > progress.samples or message.stop:
             progress.hear(message.samples, message.stop)
         return message

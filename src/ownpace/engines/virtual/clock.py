@@ -3,7 +3,7 @@
 `Clock` is a SimPy environment. Whatever SimPy offers (timeouts, processes, interrupts) runs on it next to our
 coroutines, in one order of time. But SimPy's events are general, and three things in a run are so frequent that their
 generality would dominate its cost: a computation ends, a message arrives, a coroutine goes on. These use the lean
-objects below, which stand in SimPy's own queue and cost about half as much as its events. docs/design.md has the
+objects below, which are in SimPy's own queue and cost about half as much as its events. docs/design.md has the
 measurements.
 """
 
@@ -29,6 +29,7 @@ class Clock(simpy.Environment):
         """Now. A plain attribute, because nodes read it several times for every gradient."""
         super().__init__()
         self.going_on = True
+        # Sorted without sorting: `at_last` appends what is due last, and hands everything else to the heap.
         self._lane: deque[tuple[float, int, int, Due]] = deque()
         self._lane_end = 0.0
 
@@ -54,6 +55,7 @@ class Clock(simpy.Environment):
             if lane and (not queue or lane[0] < queue[0]):
                 self.time, _, _, event = lane.popleft()
             elif queue and isinstance(queue[0][3], Due):
+                # Taken from SimPy's queue by hand: its step() expects a list of callbacks, which ours do not have.
                 self.time, _, _, event = heappop(queue)
             else:
                 self.step()  # an event of SimPy's own, or none at all
@@ -77,6 +79,7 @@ class Clock(simpy.Environment):
 
         Messages that take equally long arrive in the order of sending: they need no sorting.
         """
+        # Equal times are in order, too: entries are numbered as they come, so the later one sorts last.
         if time >= self._lane_end:
             self._lane_end = time
             self._lane.append((time, NORMAL, next(self._eid), event))
@@ -90,6 +93,7 @@ class Clock(simpy.Environment):
     def start(self, coroutine: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> Driver:
         """Start a coroutine, at the current time and in the order of starting."""
         driver = Driver(coroutine, on_end)
+        # Scheduled, not run at once: no coroutine may act before all others have been started.
         self.at(self.time, Call(driver.go_on))
         return driver
 
@@ -110,10 +114,11 @@ class Driver:
         except StopIteration:
             self._on_end()
         else:
+            # One driver is enough: a node runs one coroutine, and what it awaits belongs to that node.
             pending.driver = self
 
     def close(self) -> None:
-        """End the coroutine where it stands."""
+        """End the coroutine where it is suspended."""
         self._coroutine.close()
 
 

@@ -1,4 +1,4 @@
-"""Collectives in virtual time: each begins when its last member has joined, and ends when the network is through."""
+"""Collectives in virtual time: each begins when its last member has joined, and ends when the last byte has arrived."""
 
 from __future__ import annotations
 
@@ -31,23 +31,26 @@ class Collectives:
         """Let a node take part in its group's next collective, as soon as what it brings has been computed."""
         body = part.body
         if isinstance(body, VirtualGradient) and not body.done:
+            # The turn is taken when the gradient is complete: until then this member has not joined.
             body.then = partial(self._join, what, part, address, group, root)
         else:
             self._join(what, part, address, group, root)
         return part
 
     def waiting(self) -> list[str]:
-        """Who waits for whom, for people to read."""
+        """Which nodes wait for which, in words."""
         return [line for collective in self._open.values() for line in collective.waiting()]
 
     def _join(self, what: What, part: CollectivePart, address: Address, group: Group, root: Address | None) -> None:
         part.joined_s = self._simulation.clock.time
         turn = self._turns.get((group, address), 0)
+        # Counted per member, not per group: a fast member may already be at the next collective.
         self._turns[group, address] = turn + 1
         collective = self._open.get((group, turn))
         if collective is None:
             collective = self._open[group, turn] = Collective(self._simulation, group, what, root)
         if collective.join(address, what, part):
+            # No member comes back to this turn. Kept, it would hold the tensors of every sum of the run.
             del self._open[group, turn]
 
 
@@ -72,7 +75,7 @@ class Collective:
         return True
 
     def waiting(self) -> list[str]:
-        """Who waits for whom, for people to read."""
+        """Which nodes wait for which, in words."""
         missing = ", ".join(member.name for member in self._group if member not in self._parts)
         return [f"{member.name} for {missing} in a {self._what}" for member in self._parts]
 
@@ -81,6 +84,7 @@ class Collective:
         # In the group's order, not that of arrival: floating-point sums depend on it, and runs must be reproducible.
         bodies = [self._parts[member].body for member in self._group]
         result = self._parts[self._root].body if self._what == "broadcast" and self._root else total(bodies)
+        # The largest: a member that passes None contributes nothing, but what it receives has the full size.
         nbytes = max(0 if body is None else body.nbytes for body in bodies)
         cost = transport.all_reduce if self._what == "all-reduce" else transport.chain
         links: list[transport.Link] = [member.node for member in self._group]  # type: ignore[attr-defined]  # virtual
@@ -103,6 +107,7 @@ class Collective:
             part.stop = over and (self._what != "reduce" or member is self._root)
 
     def _deliver(self, result: Any) -> None:
+        # In the group's order: coroutines go on inside this loop, and a run must be reproducible.
         for member in self._group:
             reduced_elsewhere = self._what == "reduce" and member is not self._root
             self._parts[member].resolve(None if reduced_elsewhere else result)

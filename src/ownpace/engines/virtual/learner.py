@@ -17,8 +17,8 @@ _NONE_HERE: tuple[str, ...] = ()
 class VirtualLearner:
     """The learning half of a node; the other half, messages and collectives, is VirtualNode.
 
-    Its state lies in the node's own slots, which the classes below it list: with ten thousand workers, every further
-    object per worker costs time.
+    Its state is in the node's own slots, which its subclasses list: with ten thousand workers, every further object per
+    worker costs time.
     """
 
     __slots__ = _NONE_HERE
@@ -38,6 +38,7 @@ class VirtualLearner:
 
     @property
     def parameters(self) -> Parameters:
+        # Kept until the next change: a server hands the same parameters to several workers.
         if self._snapshot is None:
             self._snapshot = Parameters(self._values, self.progress.version, self.address.shard)
         return self._snapshot
@@ -82,6 +83,7 @@ class VirtualLearner:
         if not work.samples:
             return
         if self.simulation.real:
+            # Other values, the same state: momentum survives an average.
             self._replica = (self._replica or Replica(self._values)).at(values)
             self._values = values
         self._made_update(work, None)

@@ -1,4 +1,4 @@
-"""What follows a run in virtual time: the model as it stands, its evaluations, progress reports and sums."""
+"""What follows a run in virtual time: the model as it is, its evaluations, progress reports and sums."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class Ticks:
 
     def __init__(self, job: Job, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
+        # A budget of time has no length in samples: a hundred epochs stand in for it.
         self._every = max(1, (job.samples or 100 * len(job.task.train_samples())) // _TICKS)
         self.next = math.inf if on_progress is None else 0
         """After how many samples the next one is due."""
@@ -85,6 +86,7 @@ class Monitor:
         self._ticks = Ticks(job, on_progress)
         self._evaluations = EvaluationMarks(math.inf if job.timing_only else job.evaluations_every)
         self._evaluated_version: int | None = None
+        # The earlier of the two, so that an update makes one comparison instead of two.
         self._next_mark = min(self._ticks.next, self._evaluations.next)
         self._sums: events.Sums | None = None
         self.totals = UpdateTotals()
@@ -110,7 +112,9 @@ class Monitor:
 
     def training_ends(self) -> None:
         """The budget is spent: take the sums. What nodes still have in flight they bring to its end."""
+        # The first time counts: the target may be reached, or the time be up, after the samples were spent.
         if self._sums is None:
+            # From now on every message and every sum tells its receivers to stop.
             self._simulation.deadline_s = self._simulation.clock.time
             self._sums = self._sum_up()
 
@@ -140,6 +144,7 @@ class Monitor:
     def _sum_up(self) -> events.Sums:
         clock = self._simulation.clock
         now = clock.time
+        # A worker counts a computation when it is done, so what is under way is looked up among the scheduled events.
         begun_s = {id(e.worker): max(0.0, now - e.start) for e in clock.scheduled() if isinstance(e, VirtualGradient)}
         workers = {worker.address.name: worker.tally(begun_s.get(id(worker), 0.0)) for worker in self._workers}
         return sums_of(self.totals, now, self._simulation.job.fleet.limit_samples_per_s(now), workers)

@@ -42,7 +42,7 @@ _NOTE_BYTES = 8
 
 
 class VirtualAddress(Address):
-    """An address that leads to its node at once."""
+    """An address that knows its node."""
 
     __slots__ = ("node",)
     node: VirtualNode
@@ -51,7 +51,7 @@ class VirtualAddress(Address):
 class VirtualNode:
     """What workers, servers and communicators share: a link, messages, collectives, and knowing when to stop.
 
-    Large fleets are slow where memory is touched in many places, so what every message needs lies in the node's own
+    Large fleets are slow where memory is touched in many places, so what every message needs is in the node's own
     slots.
     """
 
@@ -83,6 +83,7 @@ class VirtualNode:
         self.bandwidth_bytes_per_s = bandwidth
         self.in_free_s = 0.0
         self.out_free_s = 0.0
+        # Made for the first message that comes unasked: in most algorithms a worker never gets one.
         self.mailbox: deque[Message] | None = None
         self.receiving: VirtualReceive | None = None
 
@@ -114,6 +115,7 @@ class VirtualNode:
         # Take up my way out and the receiver's way in, as transport.py says: this is the hottest code of a run.
         start = now if now > self.out_free_s else self.out_free_s
         out = self.out_free_s = start + nbytes / self.bandwidth_bytes_per_s
+        # Booked from now on, even if the bytes come later: while it waits for my link, it does not hold up others.
         free = receiver.in_free_s
         take = nbytes / receiver.bandwidth_bytes_per_s
         into = receiver.in_free_s = (now if now > free else free) + take
@@ -139,6 +141,7 @@ class VirtualNode:
         if self.receiving is None:
             self.receiving = received
         else:
+            # A chain instead of a list: it nearly always has one link, and costs no object per node.
             last = self.receiving
             while last.following is not None:
                 last = last.following
@@ -238,6 +241,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         else:
             if samples is None:
                 samples = self.micro_batch
+            # Most fleets load in no time: asking first saves a call for every gradient.
             ready = self._load(samples) if self._processor.io_s_per_sample else self._clock.time
         start, end = self._processor.compute(ready, samples)
         if simulation.real:
@@ -248,6 +252,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
             if not math.isfinite(loss):
                 raise diverged(f"the loss on {self.address.name}", loss, progress.samples)
         else:
+            # A tensor without contents: only its size matters, for what it costs to send.
             total, loss = simulation.learning.initial, math.nan
         versions = progress.versions if at is None else progress.versions_at(at)
         computed = VirtualGradient(total, samples, versions, loss, end - start, NO_NOTES)

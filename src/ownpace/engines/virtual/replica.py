@@ -27,6 +27,7 @@ class Replica:
         self.values = values
         self._states = {} if states is None else states
         self.holders = holders
+        # Only the latest step: workers in lock-step ask for the same one, and none goes back to an earlier one.
         self._next: tuple[Gradient, float, Replica] | None = None
 
     def state(self, optimizer: FlatOptimizer, memory: int = 0) -> State:
@@ -38,6 +39,7 @@ class Replica:
     def at(self, values: Tensor) -> Replica:
         """Other parameters with the same state; the caller holds that replica from now on, and not this one."""
         self.holders -= 1
+        # Copied while others hold this replica: a step may overwrite the state that it is given.
         states = self._states if self.holders == 0 else {key: clone(state) for key, state in self._states.items()}
         return Replica(values, states)
 
@@ -48,6 +50,7 @@ class Replica:
 
     def step(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float, memory: int = 0) -> Replica:
         """The replica after one step; the caller holds that one from now on, and not this one."""
+        # By identity: all members of a collective get one and the same sum, so no tensors need to be compared.
         if self._next is None or self._next[0] is not gradient or self._next[1] != lr_factor:
             values, state = optimizer.step(
                 self.values,

@@ -38,6 +38,7 @@ def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
         input raises.
     """
     keep_large_blocks()
+    # The caller's random numbers stay as they are. GPUs are named, since fork_rng would save the state of all.
     devices = [torch.device(job.device).index or 0] if torch.device(job.device).type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
@@ -79,6 +80,7 @@ class VirtualRun:
             for i in range(len(subgroups))
             if job.algorithm.has_communicators
         ]
+        # One replica for all: workers that step alike share each step, which is then computed once.
         start = Replica(self.simulation.learning.initial, holders=len(job.fleet.workers))
         self.workers = [
             VirtualWorker(surroundings, rank, start, max(1, len(shards))) for rank in range(len(job.fleet.workers))
@@ -100,15 +102,19 @@ class VirtualRun:
             self._start()
             with nullcontext() if simulation.real else _no_garbage_collection():
                 simulation.clock.go_on()
+            # What was in flight at the last mark has been applied since.
             monitor.evaluate()
         except EmptySchedule:
             error = Deadlock(self._who_waits())
+        # Bad input raises, whenever it is found; only what happens to a valid run is its outcome.
         except InputError:
             raise
         except OwnpaceError as raised:
             error = raised
         except KeyboardInterrupt:
-            error = Interrupted(f"interrupted at sample {monitor.totals.samples}; what there was has been written")
+            error = Interrupted(
+                f"interrupted at sample {monitor.totals.samples}; everything up to then has been written"
+            )
         finally:
             for driver in self._drivers:
                 driver.close()  # servers and communicators would go on for ever
@@ -130,12 +136,14 @@ class VirtualRun:
         if self.simulation.deadline_s < math.inf:
             clock.at(self.simulation.deadline_s, Call(self._monitor.training_ends))
         for fault in self.simulation.job.fleet.fault:
+            # A pause is in the machine's own changes of pace; here it is only recorded.
             happening = partial(self._kill, fault) if fault.kind == "kill" else partial(self._note, "pause", fault)
             clock.at(fault.at_s, Call(happening))
             if fault.kind == "pause" and fault.back_at_s is not None:
                 clock.at(fault.back_at_s, Call(partial(self._note, "back", fault)))
 
     def _worker_ended(self) -> None:
+        # Servers and communicators never end by themselves, so the run is over with its last worker.
         self._num_running -= 1
         self.simulation.clock.going_on = self._num_running > 0
 

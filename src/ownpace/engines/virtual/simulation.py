@@ -20,6 +20,7 @@ from ownpace.engines.roster import Roster
 from ownpace.engines.virtual.clock import Clock
 from ownpace.engines.virtual.replica import Learning, TimingOnly
 
+# One for all batches, where only time is simulated.
 _NO_INDICES = torch.empty(0, dtype=torch.int64)
 
 
@@ -35,7 +36,7 @@ class Updated(Protocol):
 
 
 OnUpdate = Callable[[Updated, int, int], None]
-"""Hears of every update: whose it was, the samples of the gradient, and its staleness."""
+"""Called with every update: the node that made it, the samples of the gradient, and its staleness."""
 
 
 class Simulation:

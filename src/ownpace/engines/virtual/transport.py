@@ -3,7 +3,7 @@
 Each node has one link, with a bandwidth in each direction, which carries transfers in the order in which they
 were started. Ten pushes at once into one server thus take ten times as long as one. A transfer occupies the
 sender's way out and the receiver's way in for `bytes / bandwidth` each, at the same time, and arrives when both
-are through, a latency later. A link that is waiting for a slower or busy partner does not hold up others: its
+are done, a latency later. A link that is waiting for a slower or busy partner does not hold up others: its
 capacity is used only for the time that its own bandwidth needs, from when the transfer was asked for.
 
     send                    bytes / bandwidth + latency
@@ -38,10 +38,12 @@ def all_reduce(now: float, links: Sequence[Link], nbytes: int, latency_s: float)
 def chain(now: float, links: Sequence[Link], nbytes: int, latency_s: float) -> tuple[float, float]:
     """Take up all links for a reduce or a broadcast: when it starts, and when it ends."""
     n = len(links)
+    # A group of one moves nothing. The formula of the ring says so by itself, this one does not.
     return _together(now, links, nbytes if n > 1 else 0, (n - 1) * latency_s)
 
 
 def _together(now: float, links: Sequence[Link], nbytes: float, latency_s: float) -> tuple[float, float]:
+    # All links or none: a collective begins when its busiest member is free, and no member can leave it early.
     start = max(now, *(max(link.out_free_s, link.in_free_s) for link in links))
     end = start + nbytes / min(link.bandwidth_bytes_per_s for link in links) + latency_s
     for link in links:

@@ -11,7 +11,7 @@ from ownpace.core.learning.seeds import Purpose, seed_for
 
 
 class BatchSource:
-    """Draws as many samples for each batch as the algorithm wants, until the data has come to its end."""
+    """Draws as many samples for each batch as the algorithm wants, until no data is left."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class BatchSource:
             member: This worker's rank, and how many there are.
             size: Of the data set.
             epochs: How often to go through it.
-            sampling: Who gets which samples.
+            sampling: Which worker gets which samples.
             seeds: The run's, and the number of this loop.
         """
         (rank, num_workers), (seed, number) = member, seeds
@@ -60,6 +60,7 @@ class BatchSource:
             yield indices
 
     def _from_queue(self, samples: int) -> list[int]:
+        # Beyond the end, the shared count goes on rising: that is how every worker finds out that nothing is left.
         start = min(self._take(samples), self._total)
         return self._order.indices(start, min(samples, self._total - start)).tolist() if start < self._total else []
 

@@ -45,7 +45,7 @@ class GradientComputer:
             replayed, loss = self._captured.gradient(inputs, targets)
             total = torch.add(replayed, 0 if plus is None else plus, out=out)
             return total, loss.clone()  # the next replay overwrites both
-        if like.device.type == "cpu" and len(like) > LARGE:  # layer by layer: the whole is never there twice
+        if like.device.type == "cpu" and len(like) > LARGE:  # layer by layer: the whole is never in memory twice
             total = torch.empty_like(like) if out is None else out
             return total, self.compute_by_layer(indices, total, plus, _nothing)
         total, loss = self._model.gradient(inputs, targets, out)
@@ -55,7 +55,7 @@ class GradientComputer:
     def compute_by_layer(
         self, indices: Tensor, out: Tensor, plus: Tensor | None, on_layer: Callable[[int], None]
     ) -> Tensor:
-        """The same, into `out`; `on_layer` is called with each layer as soon as it is there. Returns the mean loss."""
+        """The same, into `out`; `on_layer` is called with each layer as soon as it is ready. Returns the mean loss."""
         loss = self._model.gradient_by_layer(*self._train.pick(indices), out, plus, on_layer)
         self._keep_buffers()
         return loss
@@ -65,9 +65,10 @@ class GradientComputer:
             self._buffers[:] = self._model.take_buffers()
 
     def warm_up(self, values: Tensor, samples: int) -> None:
-        """Compute one gradient that is thrown away, so that what is made on first use is there when time begins."""
+        """Compute one gradient that is thrown away, so that what is made on first use exists before time begins."""
         size = min(samples, len(self._train))
         if self._captured is not None:
+            # Every size that equal-time micro-batches can have: recorded later, it would cost time of the run.
             for part in range(1, GRAINS + 1):
                 self._record(values, torch.arange(max(1, size * part // GRAINS)))
             return
@@ -84,6 +85,7 @@ class GradientComputer:
         """Let a GPU choose its kernels for a new size before the time is taken that such a micro-batch needs."""
         if self._device.type == "cuda" and len(indices) not in self._sizes:
             self._sizes.add(len(indices))
+            # With copies: running statistics must not count this pass.
             self._model.bind(values, [buffer.clone() for buffer in self._buffers])
             self._model.gradient(*self._train.pick(indices))
             torch.cuda.synchronize(self._device)
@@ -92,6 +94,7 @@ class GradientComputer:
         """Record the gradient of as many samples as these, if it is not yet; nothing else changes."""
         assert self._captured is not None
         if not self._captured.knows(len(indices)):
+            # Recording computes real gradients: BatchNorm's statistics must not count them.
             before = [buffer.clone() for buffer in self._buffers]
             self._captured.set(values)
             self._captured.record(*self._train.pick(indices))

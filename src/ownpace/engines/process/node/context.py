@@ -21,7 +21,7 @@ class Orders:
     """What reaches this process from outside of the run: signals, and the death of a process that it needs."""
 
     stops: list[str] = field(default_factory=list)
-    """Signals that asked it to come to an end."""
+    """Signals that asked it to end."""
     alarms: list[OwnpaceError] = field(default_factory=list)
     """Why it has to give up; raised as soon as a node looks."""
 

@@ -12,7 +12,7 @@ from ownpace.core.learning.flat import Layout
 from ownpace.engines.ledger import diverged
 
 LARGE = 1_000_000
-"""Parameters; from there on, looking at all of a gradient costs something."""
+"""Parameters. Of larger models, looking at the whole gradient takes noticeable time."""
 
 
 def check_finite(who: str, samples: int, loss: float, total: Tensor, layout: Layout, *, all_: bool) -> None:
@@ -25,6 +25,7 @@ def check_finite(who: str, samples: int, loss: float, total: Tensor, layout: Lay
         DivergenceError: It is not.
     """
     looked_at = total if all_ or len(total) <= LARGE else total[: layout.layers[0].stop]
+    # One pass without a mask: NaN and infinity survive a sum. If only the sum overflows, nothing is found below.
     if math.isfinite(loss) and math.isfinite(float(looked_at.sum())):
         return
     for layer in layout.layers:

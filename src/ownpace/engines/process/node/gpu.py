@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ownpace.engines.process.node.reporter import WallClock
 
+# Short next to the 1.5 ms in which the next graph has to be queued.
 _NAP_S = 0.0001
 
 
@@ -17,8 +18,9 @@ class GpuQueue:
     """How far Python runs ahead of a GPU: it queues one micro-batch while another is computed, and no more.
 
     If it waited for each, the GPU would idle while the next is being queued. If it never did, it would ask whether a
-    sum is there long before the gradients for the next one are. So it goes on `lead_s` before a micro-batch is expected
-    to be done: at once, if queueing takes long; a moment before, if it is a graph. On a CPU, nothing is ever queued.
+    sum has arrived long before the gradients for the next one are computed. So it goes on `lead_s` before a micro-batch
+    is expected to be done: at once, if queueing takes long; a moment before, if it is a graph. On a CPU, nothing is
+    ever queued.
     """
 
     def __init__(self, device: torch.device, lead_s: float) -> None:
@@ -38,6 +40,7 @@ class GpuQueue:
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         self._queued.append((event, loss))
+        # In order: work on one stream ends as it was queued, so the first that is not done ends the search.
         while len(self._queued) > 1 and self._queued[0][0].query():
             self._known = self._queued.popleft()[1]
         if not look or self._known is None:
@@ -47,7 +50,7 @@ class GpuQueue:
             return float(known)
 
     def catch_up(self) -> None:
-        """Wait until the latest of what was queued is all that is left, and is soon done."""
+        """Wait until only the latest micro-batch is left in the queue, and is almost done."""
         while len(self._queued) > 1:
             event, self._known = self._queued.popleft()
             event.synchronize()

@@ -23,9 +23,9 @@ from ownpace.engines.progress import Progress
 
 C = TypeVar("C", bound=Control)
 TICK_S = 0.2
-"""How long a wait lasts before signals and alarms are looked at."""
+"""How long a wait lasts before signals and alarms are checked."""
 LOOK_EVERY_S = 0.005
-"""How often a busy node looks whether it is told to stop."""
+"""How often a busy node checks whether it has been told to stop."""
 
 
 class Released(BaseException):
@@ -33,7 +33,7 @@ class Released(BaseException):
 
 
 class NewGeneration(BaseException):
-    """A message of a newer generation has come: whatever this node does belongs to the past."""
+    """A message of a newer generation has come: what this node is doing belongs to an older one."""
 
 
 class Listener(Protocol):
@@ -89,14 +89,16 @@ class Inbox:
         return received
 
     def look(self, timeout_s: float | None) -> None:
-        """Take in every message there is; wait for one, if there is none, but not longer than that.
+        """Take in every message that has arrived; if there is none, wait for one, at most this long.
 
         Raises:
             OwnpaceError: This process has to give up, or the whole run has.
             NewGeneration: A message came that this server can only take in a newer generation.
         """
+        # Before messages: a node that has to give up must not wait for one that will never come.
         if self._context.orders.alarms:
             alarm = self._context.orders.alarms[0]
+            # A new one, as another thread may raise the same: two tracebacks would end up in one exception.
             raise type(alarm)(str(alarm))
         while (arrived := self._context.mailbox.receive(timeout_s)) is not None:
             timeout_s = 0.0
@@ -183,7 +185,7 @@ class Inbox:
         self._progress.hear(message.samples, message.stop)
 
     def block(self, received: ProcessReceive) -> float:
-        """Wait until a message has come; returns since when."""
+        """Wait until a message has come; returns when the wait began."""
         start = self._context.clock.now()
         # A node that is about to wait reports first: it may wait for long, and the hub would think it silent.
         self._context.reporter.maybe_report(start)
@@ -218,6 +220,7 @@ class ProcessReceive:
         assert self.message is not None
         self._inbox.took(self.message, since)
         return self.message
+        # Never reached: it makes this a generator, which is what `await` needs.
         yield
 
 

@@ -1,4 +1,4 @@
-"""A gradient that leaves layer by layer, while a user's backward pass goes on."""
+"""A gradient that is sent layer by layer, during a user's backward pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LayerSender:
         self.buckets = BucketSender(collectives, self.buffer, len(self._views))
 
     def take(self, index: int, gradient: Tensor | None) -> None:
-        """One layer's gradient is there."""
+        """One layer's gradient is ready."""
         assert gradient is not None
         if index in self._counts:
             raise no_overlap("backward was called twice before optimizer.step")

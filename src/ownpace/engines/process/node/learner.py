@@ -18,7 +18,7 @@ from ownpace.engines.progress import Progress
 
 
 class LearnerState:
-    """Parameters, the updates made to them, and the books of those."""
+    """Parameters, the updates made to them, and the totals of those."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LearnerState:
         return Parameters(values, self._progress.version, self._context.address.shard)
 
     def local_step(self, gradient: Gradient, lr_scale: float) -> None:
-        """Move the parameters; it is no update."""
+        """Move the parameters; it is not an update."""
         if gradient.samples:
             self.held.step(gradient, self._lr_factor(lr_scale))
 

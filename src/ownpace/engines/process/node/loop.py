@@ -29,7 +29,7 @@ from ownpace.engines.process.talk.control import Pull, Pulled
 from ownpace.engines.process.talk.wire import Packet
 
 _NOTHING_LEFT_S = 0.002
-"""How often a worker without data looks whether the others have any left, where servers would answer at once."""
+"""How often a worker without data checks whether others have any left, where servers would answer at once."""
 
 
 class LoopGradient:
@@ -42,7 +42,7 @@ class LoopGradient:
         self.versions = versions
         self.gradient: Gradient | None = None
         self.sum: LoopSum | None = None
-        """The sum that it is to be handed to as soon as it is there."""
+        """The sum that it is to be handed to as soon as it is computed."""
 
     @property
     def done(self) -> bool:
@@ -215,6 +215,7 @@ class UserLoop:
         else:
             total = torch.zeros_like(self._user.values) if out is None else out.zero_()
         context = self._worker.context
+        # Not on a GPU, for which it would wait, nor with buckets under way, which are being summed in place.
         if samples and total.device.type == "cpu" and not (sender is not None and sender.buckets.works):
             all_ = context.reporter.due(context.clock.now())
             name, known = context.address.name, self._worker.progress.samples
@@ -234,6 +235,7 @@ class UserLoop:
         except StopIteration:
             self._coroutine = None
         except BaseException:
+            # Whatever was raised, the coroutine cannot be resumed.
             self._coroutine = None
             self.has_failed = True
             raise
@@ -246,9 +248,9 @@ class UserLoop:
         self._worker.inbox.told_to_stop = True
 
     def finish(self, count_ended: Callable[[int], int]) -> None:
-        """The data has come to its end here: contribute nothing until it has on all workers.
+        """No data is left here: contribute nothing until none is left on any worker.
 
-        Not the samples learnt from tell that (batches without a step are lost), but a count that all workers share.
+        A shared count of workers tells that, not the samples learnt from: batches without a step are lost.
         """
         self._handed_out = 0
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
@@ -307,6 +309,7 @@ class ModelPoint:
 
 def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:
     """What the servers hold now, shard by shard."""
+    # All are asked before the first answer is awaited: servers answer at the same time.
     for server in worker.servers:
         worker.context.mailbox.send(server.name, Packet(control=Pull()))
     for _ in worker.servers:

@@ -1,6 +1,6 @@
 """The nodes of a run on real processes: they answer what `core.contract.roles` says an algorithm may ask for.
 
-One process is one node, and runs one coroutine. Awaiting blocks: nothing else has to happen here meanwhile, so the
+One process is one node, and runs one coroutine. Awaiting blocks: nothing else has to happen here in between, so the
 coroutine never suspends (except in a user's own loop, which computes the gradients: `node.loop`).
 """
 
@@ -81,11 +81,11 @@ class ProcessNode:
         """Compute what was asked for and not awaited yet, because what is asked for next may depend on it."""
 
     def rates(self) -> Sequence[float]:
-        """The learning rates that other nodes have to be told of."""
+        """The learning rates that other nodes must know."""
         return ()
 
     def hear_rates(self, rates: Sequence[float]) -> None:
-        """Take in what another node told of its learning rates."""
+        """Take in the learning rates of another node."""
 
     def hear_control(self, sender: str, control: Control) -> bool:
         return False

@@ -28,6 +28,7 @@ class OptimizerCopy:
         places: dict[int, int] = {}
         for number, group in enumerate(optimizer.param_groups):
             options = {key: value for key, value in group.items() if key != "params"}
+            # A learning rate may be a tensor (capturable optimizers); numbers can be compared and sent.
             groups.append({key: float(value) if isinstance(value, Tensor) else value for key, value in options.items()})
             places.update({id(parameter): number for parameter in group["params"]})
         return cls(type(optimizer), groups, [places[id(parameter)] for parameter in parameters])

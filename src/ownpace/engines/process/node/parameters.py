@@ -49,7 +49,7 @@ class HeldParameters(Protocol):
         """The learning rate, without the schedule's factor (of the first group, where there are several)."""
 
     def rates(self) -> Sequence[float]:
-        """The learning rates, if others have to be told of them."""
+        """The learning rates, if other nodes must know them."""
 
     def set_rates(self, rates: Sequence[float]) -> None:
         """Use these learning rates from now on."""
@@ -66,6 +66,7 @@ class FlatParameters:
         self._handed_out = False
 
     def snapshot(self) -> Tensor:
+        # Not a copy: the next step makes new values instead of overwriting these.
         self._handed_out = True
         return self.values
 
@@ -97,6 +98,7 @@ class FlatParameters:
             self.values = self.values.clone()
             self._handed_out = False
         self.values[shard.start : shard.stop] = values
+        # A server made these parameters: momentum of earlier local steps does not belong to them.
         self._states = {}
 
     def overwrite(self, values: Tensor) -> None:
@@ -130,6 +132,7 @@ class UserParameters:
         self.optimizer = optimizer
         self.layout = layout
         self.clip_norm = clip_norm
+        # The real step: later, `optimizer.step` is what hands the gradient to the algorithm.
         self._inner_step = optimizer.step
         self._mean: Tensor | None = None
 
@@ -145,7 +148,7 @@ class UserParameters:
         ):
             if parameter.data_ptr() != view.data_ptr():
                 raise InputError(
-                    f"{layer.name} lies elsewhere than after fleet.wrap: move or convert a model before that, not after"
+                    f"{layer.name} is no longer where fleet.wrap put it; move or convert the model before fleet.wrap"
                 )
 
     def gather(self, samples: int, out: Tensor | None) -> Tensor:
@@ -170,6 +173,7 @@ class UserParameters:
 
     def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, rates: Sequence[float] = ()) -> None:
         assert memory == 0, "a user's optimizer has one state"
+        # Into the same memory at every step: the gradients that the optimizer sees are views of it.
         mean = self._mean = torch.div(gradient.total, gradient.samples, out=self._mean)
         self.clip(mean, 1)
         for parameter, view in zip(self.parameters, self.layout.views(mean), strict=True):
@@ -180,6 +184,7 @@ class UserParameters:
             self.set_rates(used)
         self._inner_step()
         if used != own:
+            # Restored at once: the user's scheduler computes the next rate from the one that it finds.
             self.set_rates(own)
 
     def set_rates(self, rates: Sequence[float]) -> None:
@@ -189,6 +194,7 @@ class UserParameters:
     def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
         if not gradient.samples:
             return self.snapshot()
+        # A copy of the state for this one step, since torch overwrites it; then the optimizer gets its own back.
         values, state = self.values.clone(), self.optimizer.state
         self.optimizer.state = type(state)(
             dict, {p: {k: v.clone() if isinstance(v, Tensor) else v for k, v in s.items()} for p, s in state.items()}
@@ -233,8 +239,8 @@ def flatten(model: nn.Module, optimizer: Optimizer, clip_norm: float | None) -> 
 
 
 def _agreed(own: float, of_first: float) -> float:
-    """The learning rate that all ranks step with: the first one's, since schedulers may be stepped unequally often.
+    """The learning rate that all ranks step with: the first one's, since schedulers may not be stepped equally often.
 
-    Rates travel in single precision; where the own one is the same but for that, it is taken.
+    Rates travel in single precision; where only that makes the difference, the own one is used.
     """
     return own if isinstance(own, Tensor) or np.float32(own) == np.float32(of_first) else of_first

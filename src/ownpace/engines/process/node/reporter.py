@@ -22,7 +22,7 @@ _SPANS = 512
 _SPANS_SENT_S = 2.0
 """Computations that ended longer ago than this are not reported again."""
 _SHORT_S = 2e-5
-"""A wait that is shorter than this is none."""
+"""Shorter waits are not recorded."""
 
 
 class WallClock:
@@ -34,7 +34,7 @@ class WallClock:
         """By how much the clock of this host is ahead of the hub's."""
 
     def start(self, zero_s: float) -> None:
-        """Begin at this time of the hub's monotonic clock, which may lie a little ahead."""
+        """Begin at this time of the hub's monotonic clock, which may be a little in the future."""
         self._zero_s = zero_s + self.ahead_s
 
     def now(self) -> float:
@@ -49,8 +49,8 @@ class WallClock:
 
 
 class Reporter:
-    """One node's line to the hub. Events and totals go out several times a second, from whatever the node does: there
-    is no thread for it.
+    """What one node reports to the hub. Events and totals go out several times a second, between other work; there is
+    no thread for it.
     """
 
     def __init__(self, name: str, mailbox: Mailbox, clock: WallClock, *, detail: bool) -> None:
@@ -105,11 +105,12 @@ class Reporter:
             self.report()
 
     def report(self) -> None:
-        """Send what there is."""
+        """Send the events since the last report, and the totals."""
         now = self.clock.now()
         self._next_s = now + REPORT_EVERY_S
         lines = [events.to_line(event) for event in self._events]
         self._events.clear()
+        # Again and again for a while: the hub finds out only later at which moment the budget was spent.
         spans = [[start, end] for start, end in self._spans if end > now - _SPANS_SENT_S]
         self.say(Report(now, self.totals, replace(self.work, spans=spans), lines))
 

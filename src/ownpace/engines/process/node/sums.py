@@ -1,4 +1,4 @@
-"""A node's collectives: starting them, asking whether they are over, and reading what came of them. Awaiting blocks."""
+"""A node's collectives: starting them, asking whether they are over, and reading their results. Awaiting blocks."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class NodeSums:
         """Start the sum of what every member contributes."""
         collectives = self.of(group)
         if isinstance(body, Tensor):
+            # A copy: the sum is made in place, and what was passed in is still the algorithm's.
             values = body.detach().clone()
             return self._start("all-reduce", collectives, body, values, collectives.channels.all_reduce)
         buffer = collectives.buffer()
@@ -65,7 +66,7 @@ class NodeSums:
     def start(
         self, collectives: GroupCollectives, gradient: Gradient, buffer: Tensor, sender: BucketSender | None = None
     ) -> ProcessSum:
-        """Start the sum of a gradient that stands in a buffer, where `sender` has not started some of it already."""
+        """Start the sum of a gradient that is in a buffer; `sender` may have started some of it already."""
         now = self.context.clock.now()
         stop = self._inbox.wants_stop()
         if collectives.alone:  # nothing is sent, and nothing waits for a GPU to hand a header back
@@ -74,6 +75,7 @@ class NodeSums:
                 self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop
             )
         header = collectives.header(gradient, stop, now, self._rates())
+        # Buckets that left during the backward pass are not sent again.
         launched = 0 if sender is None else sender.launched
         works = [] if sender is None else list(sender.works)
         works += collectives.all_reduce(header, buffer, launched)
@@ -168,6 +170,7 @@ class ProcessSum:
         if self._stop:
             self._sums.progress.hear(0, True)
         return self._result
+        # Never reached: it makes this a generator, which is what `await` needs.
         yield
 
     def _finish(self) -> Gradient | Tensor | None:
@@ -178,7 +181,7 @@ class ProcessSum:
             header = self._header.cpu()
         context.reporter.waited(self.what, start)
         self._works = ()
-        # Whoever is not the root of a reduce has leftovers of the sum in its header: there is nothing to read.
+        # A member that is not the root of a reduce has leftovers of the sum in its header: there is nothing to read.
         if self.only_for not in (None, collectives.channels.member):
             return None
         said = collectives.read(header, self._noted)

@@ -44,6 +44,7 @@ class ProcessGradient:
         self._source.bring(self)
         assert self.gradient is not None, "this gradient was handed to a collective, and is its own now"
         return self.gradient
+        # Never reached: it makes this a generator, which is what `await` needs.
         yield
 
 
@@ -62,11 +63,12 @@ class ProcessBatch:
     def __await__(self) -> Generator[object, None, Batch]:
         self._source.keep_pace(self._end_s)
         return self._batch
+        # Never reached: it makes this a generator, which is what `await` needs.
         yield
 
 
 class TaskGradients:
-    """Draws samples, computes their gradients, and sees to it that this takes as long as is prescribed."""
+    """Draws samples, computes their gradients, and makes that take as long as prescribed."""
 
     def __init__(
         self, worker: ProcessWorker, computer: GradientComputer, sampler: Sampler, processor: Processor | None
@@ -136,12 +138,12 @@ class TaskGradients:
             asked.gradient = self._compute(asked, None)
 
     def is_over(self, asked: ProcessGradient) -> bool:
-        """Whether a gradient is there, and its time is over."""
+        """Whether a gradient is computed, and its time is over."""
         self.finish_asked()
         return self.clock.now() >= asked.end_s
 
     def bring(self, asked: ProcessGradient) -> None:
-        """Compute a gradient if it is not there yet, and wait until its time is over."""
+        """Compute a gradient if that has not been done, and wait until its time is over."""
         self.finish_asked()
         self.keep_pace(asked.end_s)
         self._queue.catch_up()
@@ -185,9 +187,11 @@ class TaskGradients:
         return ready, indices
 
     def _end(self, asked: ProcessGradient, begun: float, total: Tensor, loss: Tensor) -> Gradient:
+        # First of all: nothing below counts as computing.
         seconds = self._stopwatch.stop(asked.samples)
         now = self.clock.now()
         if self._processor is not None and asked.end_s >= now:
+            # A prescribed time counts only if it could be kept: a machine that is slower has to show it.
             seconds = asked.end_s - begun
         if self._device.type == "cuda":  # by the GPU's clock: ours shows how long queueing took
             begun = now - seconds

@@ -60,7 +60,7 @@ class RunTerms:
 
     @property
     def deadline_s(self) -> float:
-        """The run's time after which it is."""
+        """The run's time after which training is over."""
         return math.inf if self.seconds is None else self.seconds
 
     @property
@@ -79,9 +79,10 @@ class RunTerms:
         return 1.0
 
     def fingerprint(self, **more: object) -> dict[str, str]:
-        """What must be the same on all workers, in words that a difference can be told in."""
+        """What must be the same on all workers, in words that an error can quote."""
         layout = self.layout
         layers = [(layer.name, tuple(layer.shape), layer.channels_last) for layer in layout.layers]
+        # A few digits tell two models of the same size apart, and fit into a line.
         shapes = hashlib.sha256(repr(layers).encode()).hexdigest()[:8]
         dtype = str(self.dtype).removeprefix("torch.")
         return {

@@ -8,5 +8,5 @@ connection             one node's store, mailbox and clock, and its first words
 node_main              a node's whole life
 supervisor             children: starting them, noticing their death, leaving none behind
 hub                    leads the conversation; journal writes the records, evaluator scores snapshots,
-complaints finds the cause among what many nodes tell
+complaints finds the cause among what many nodes report
 """

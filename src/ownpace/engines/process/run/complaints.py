@@ -1,4 +1,4 @@
-"""What went wrong, as several nodes tell it: one of them knows the cause, the others only what it did to them."""
+"""What went wrong, as several nodes report it: one knows the cause, the others only what it did to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Complaints:
-    """All errors that the hub was told of."""
+    """All errors that were reported to the hub."""
 
     def __init__(self) -> None:
         self._errors: list[OwnpaceError] = []
@@ -22,7 +22,7 @@ class Complaints:
         self._cause: OwnpaceError | None = None
 
     def add(self, error: OwnpaceError) -> None:
-        """One more. The first that is no consequence of another is the cause."""
+        """Add an error. The first that is not a consequence of another is the cause."""
         log.info("complaint about %s: %s: %s", error.blame or "an unknown node", error.code, error)
         self._errors.append(error)
         self._first_s = min(self._first_s, time.monotonic())
@@ -31,12 +31,12 @@ class Complaints:
 
     @property
     def verdict(self) -> OwnpaceError | None:
-        """What the run has failed of, once that is clear: a cause, or a consequence that nothing has explained."""
+        """Why the run has failed, once that is clear: a cause, or a consequence that nothing has explained."""
         if self._cause is None and time.monotonic() > self._first_s + _GRACE_S:
             self._cause = self.best
         return self._cause
 
     @property
     def best(self) -> OwnpaceError | None:
-        """The complaint that explains most, clear or not."""
+        """The complaint that explains most, certain or not."""
         return min(self._errors, key=lambda error: error.is_consequence, default=None)

@@ -47,7 +47,7 @@ class Connection:
         self.store = rendezvous.open_store() if store is None else store
         self.mailbox = Mailbox(name, rendezvous.host, rendezvous.key, self._find, timeout_s=rendezvous.timeout_s)
         self.clock = WallClock()
-        # Last: as soon as the others can find this node, they write to it.
+        # Last: as soon as the others can find this node, they send to it.
         self.store.set(f"node/{name}", self.mailbox.contact)
         log.info("%s listens at %s", name, self.mailbox.contact)
 
@@ -55,7 +55,7 @@ class Connection:
         try:
             return self.store.get(f"node/{name}").decode()
         except RuntimeError:
-            raise MachineDied(f"{name} did not come within {self.rendezvous.timeout_s:g} s; did it start?") from None
+            raise MachineDied(f"{name} did not join within {self.rendezvous.timeout_s:g} s; did it start?") from None
 
     def context(
         self, terms: RunTerms, roster: Roster, address: Address, like: Tensor, orders: Orders, *, is_evaluated: bool
@@ -81,6 +81,7 @@ class Connection:
         Raises:
             InputError: The others train something else.
         """
+        # Before any collective: workers with different models would hang in one.
         node.context.reporter.say(Hello(fingerprint))
         answer, _ = node.inbox.wait_for(Welcome, Refuse)
         if isinstance(answer, Refuse):
@@ -106,10 +107,11 @@ class Connection:
             answer, _ = node.inbox.wait_for(ClockAnswer)
             took = time.monotonic() - asked
             if took < best:
+                # Half of the way there and back: the best guess at when the hub read its clock.
                 best, self.clock.ahead_s = took, asked + took / 2 - answer.now_s
 
     def complain(self, error: BaseException) -> None:
-        """Tell the hub that this node failed, and of what."""
+        """Tell the hub that this node failed, and why."""
         log.info("%s failed: %s: %s", self.name, type(error).__name__, error)
         self.mailbox.send(HUB, Packet(control=Failed.of(self.name, error)))
         if isinstance(error, OwnpaceError) and not isinstance(error, InputError):  # a refusal is for all to read

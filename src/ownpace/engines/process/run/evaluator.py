@@ -33,6 +33,7 @@ class Evaluator:
         self._num_shards = num_shards
         self._eval_every = eval_every
         self._after = after
+        # One thread: there is one model, and it is bound to the parameters of one snapshot at a time.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ownpace-evaluator")
         self._under_way: list[tuple[Snapshot, Future[Score]]] = []
         self._kept: list[_Kept] = []
@@ -42,7 +43,7 @@ class Evaluator:
 
     @property
     def num_buffers(self) -> int:
-        """Values in all buffers of the model."""
+        """The number of values in the model's buffers, taken together."""
         return sum(buffer.numel() for buffer in self._learning.new_buffers())
 
     @property
@@ -59,7 +60,8 @@ class Evaluator:
         self._buffers[worker] = buffers
 
     def take(self, snapshot: Snapshot, values: Tensor) -> None:
-        """A shard of the model; it is evaluated when all shards of the same mark are there."""
+        """A shard of the model; it is evaluated when all shards of the same mark have come."""
+        # Final shards belong together, however many samples each server has seen.
         mark = -1 if snapshot.final else snapshot.samples // self._eval_every
         shards = self._shards.setdefault(mark, {})
         shards[snapshot.shard] = values
@@ -71,6 +73,7 @@ class Evaluator:
             self._evaluate(snapshot)
 
     def _evaluate(self, snapshot: Snapshot) -> None:
+        # The final one is never left out: its score is the result of the run.
         if len(self._under_way) > _MOST_WAITING and not snapshot.final:
             return
         if self._after:
@@ -98,7 +101,7 @@ class Evaluator:
         self._executor.shutdown()
 
     def model(self) -> dict[str, Tensor]:
-        """The model as it was last shown, by names."""
+        """The latest snapshot as a model, by names."""
         return self._learning.export(self._values, self._worker_buffers())
 
     def _worker_buffers(self) -> list[Buffers]:

@@ -40,7 +40,7 @@ from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 from ownpace.engines.roster import Roster
 
 _HEAD_START_S = 0.05
-"""How far ahead time zero lies when it is announced: the announcement has to reach all nodes."""
+"""How far in the future time zero is when it is announced: the announcement has to reach all nodes."""
 log = logging.getLogger(__name__)
 
 
@@ -79,7 +79,7 @@ class Hub:
             self.evaluator.begin()
 
     def look(self, timeout_s: float) -> None:
-        """Take in what has come, waiting for it at most that long."""
+        """Take in what has arrived; wait for it at most this long."""
         wait_s: float | None = timeout_s
         while True:
             try:
@@ -91,6 +91,7 @@ class Hub:
             except (WireError, SharedMemoryError) as error:  # most likely its sender died while writing
                 self.complaints.add(error)
                 continue
+            # Only nodes of the roster are heard, and only about the run itself.
             if packet.control is not None and name in self.journal.nodes:
                 self._take(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
         self._take_scores(final=False)
@@ -164,7 +165,7 @@ class Hub:
             self.mailbox.send(name, Packet(control=control))
 
     def stop(self) -> None:
-        """Ask all nodes to come to an end, as if the budget were spent."""
+        """Ask all nodes to end, as if the budget were spent."""
         if not self._told_to_stop and self.has_started:
             self._told_to_stop = True
             self._tell(Stop())
@@ -177,18 +178,18 @@ class Hub:
         self.journal.end(self._ledger, now, error, is_done=self.is_done)
 
     def say_goodbye(self) -> None:
-        """Let all nodes go, knowing what became of the run."""
+        """Tell all nodes how the run ended, and let them end."""
         self._tell(Goodbye(self.journal.summary_lines))
 
     def give_up(self, error: OwnpaceError) -> None:
-        """Tell every node that can be told that the run has failed."""
+        """Tell every node that can be reached that the run has failed."""
         if self._refused:
             return  # they know why
         self._tell(GiveUp(error.code, str(error)), [name for name in self.journal.nodes if self.mailbox.knows(name)])
 
 
 def differences(fingerprints: Sequence[Mapping[str, str]]) -> list[str]:
-    """In what the workers, in order of rank, differ from the first; for people to read."""
+    """How the workers, in order of rank, differ from the first, in words."""
     found = []
     for key, value in fingerprints[0].items():
         others = [rank for rank, fingerprint in enumerate(fingerprints) if fingerprint.get(key) != value]

@@ -1,4 +1,4 @@
-"""The run behind `ownpace.join`: a session with one worker, whose gradients a user's own loop computes."""
+"""The run behind `ownpace.join`: a session with one worker, whose gradients come from a user's own loop."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class LoopRun:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether a signal asked this process to come to an end."""
+        """Whether a signal asked this process to end."""
         assert self._opened is not None
         return bool(self._opened.session.orders.stops)
 
@@ -237,7 +237,7 @@ class LoopRun:
         lines: list[str] = []
         try:
             if error is None:
-                with self._stack:  # the node first: if it failed, the hub has to hear of what before it ends
+                with self._stack:  # the node first: if it failed, the hub has to hear why before it ends
                     if self.loop.is_waiting:  # the loop was left, and its iterator is still held
                         self.end_loop(stop=True)
                     lines = end_worker(self._opened.worker)
@@ -277,6 +277,7 @@ def agree(worker: ProcessWorker, model: nn.Module) -> None:
             worker.sums.wait(channels.all_reduce(total), "workers")
             buffer.copy_(total)
         elif buffer.dtype in _COUNTS and buffer.numel():
+            # A sum in which each worker has a place of its own, then the largest: channels only add.
             places = buffer.new_zeros((num_workers, *buffer.shape))
             places[worker.rank] = buffer
             worker.sums.wait(channels.all_reduce(places), "workers")

@@ -1,4 +1,4 @@
-"""The records of a run on processes, out of what all nodes report: events, progress, totals, the last record."""
+"""The records of a run on processes, made from what all nodes report: events, progress, totals, the last record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HubConfig:
     emit: events.Emit
     on_progress: OnProgress | None = None
     limit_samples_per_s: Callable[[float], float] | None = None
-    """What the workers' prescribed paces allow; None: what they show counts."""
+    """What the workers' prescribed paces allow; None: it is computed from measured paces."""
     target: float | None = None
     stop_at_target: bool = False
     make_evaluator: Callable[[], Evaluator] | None = None
@@ -89,11 +89,12 @@ class Journal:
         """Those of the run: the first server's, or of the worker that has made most updates."""
         if len(self._roster.servers):
             return self.nodes[self._roster.servers.members[0].name].totals
+        # Replicas make the same updates: of those that are equally far, the first to get there counts.
         totals = (self.nodes[worker.name].totals for worker in self._roster.workers)
         return max(totals, key=lambda one: (one.updates, -one.t))
 
     def show_progress(self) -> None:
-        """Tell how far the run is, if that is wanted and the last time is long enough ago."""
+        """Report how far the run is, if that is wanted and the last report is long enough ago."""
         now = time.monotonic()
         if self._config.on_progress is None or now < self._next_progress_s:
             return
@@ -122,6 +123,7 @@ class Journal:
     def end(self, ledger: Ledger, now: float, error: OwnpaceError | None, *, is_done: bool) -> None:
         """Write the last record."""
         totals = self.totals
+        # Closed totals know when the budget was spent; a run that ended early counts up to now.
         seconds = totals.t if totals.closed or is_done else now if totals.updates else 0.0
         workers = {worker.name: self.nodes[worker.name].work for worker in self._roster.workers}
         limit = self._config.limit_samples_per_s

@@ -65,10 +65,11 @@ def _be_node(order: NodeOrder, lifeline: Callable[[], object]) -> None:
                 run_helper(session, order)
                 return
             if "OMP_NUM_THREADS" not in os.environ:
+                # Torch would take all cores in every process; each worker gets its part of them.
                 torch.set_num_threads(max(1, (os.cpu_count() or 1) // len(order.terms.workers)))
             run_worker(session, order.job, order.index, worker_device(order.job, order.index))
     except OwnpaceError as error:
-        sys.exit(error.exit_code)  # the hub has heard of it, and says it once
+        sys.exit(error.exit_code)  # the hub has heard of it, and reports it once
     except BaseException:
         traceback.print_exc()
         sys.exit(1)
@@ -86,6 +87,7 @@ def log_to(folder: Path, name: str) -> None:
 
 def run_helper(session: Session, order: NodeOrder) -> None:
     """Be a server or a communicator until the last worker has ended."""
+    # A server shares its host with workers: a step on all cores would slow down their gradients.
     torch.set_num_threads(1)
     keep_large_blocks()
     terms, roster, is_server = session.terms, session.roster, order.role == "server"
@@ -138,7 +140,7 @@ def drive(coroutine: Coroutine[object, None, None]) -> None:
         coroutine.send(None)
     except StopIteration:
         return
-    raise RuntimeError("an algorithm awaited something that is not of ownpace; it may await only what `me` hands out")
+    raise RuntimeError("an algorithm awaited something that is not from ownpace; it may await only what `me` hands out")
 
 
 def run_worker(
@@ -147,7 +149,7 @@ def run_worker(
     """Be a worker from the first sample to the last.
 
     Returns:
-        The lines of the run's first, evaluating and last records, which every worker is told at the end.
+        The lines of the run's first, evaluating and last records, which every worker gets at the end.
     """
     keep_large_blocks()
     if device.type == "cuda":
@@ -219,7 +221,7 @@ def end_worker(worker: ProcessWorker) -> list[str]:
 
 
 def end(node: ProcessNode, digest: str = "") -> list[str]:
-    """Say that this node has ended, and wait until all have; returns the lines of what the run came to."""
+    """Say that this node has ended, and wait until all have; returns the records that sum up the run, as lines."""
     # The last report before the word that this node has ended: with the last node's, the hub sums up.
     node.context.reporter.report()
     node.context.reporter.say(Ended(digest))
@@ -228,7 +230,7 @@ def end(node: ProcessNode, digest: str = "") -> list[str]:
 
 
 def digest(values: Tensor) -> str:
-    """A number that tells apart parameters that differ in any bit."""
+    """A hash of parameters: equal only if all their bits are."""
     whole = values.detach().cpu().contiguous().view(torch.uint8).numpy()
     return hashlib.blake2b(whole.data, digest_size=16).hexdigest()
 

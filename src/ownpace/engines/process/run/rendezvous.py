@@ -30,7 +30,7 @@ _joins = 0
 
 @dataclass(frozen=True)
 class Environment:
-    """What torchrun says of this process."""
+    """What torchrun says about this process."""
 
     rank: int
     world_size: int
@@ -88,7 +88,7 @@ def default_timeout_s() -> float:
     """How long to wait for the others at the start, where the caller does not say: OWNPACE_TIMEOUT_S, if it is set.
 
     Raises:
-        InputError: It is no number of seconds.
+        InputError: It is not a number of seconds.
     """
     text = os.environ.get("OWNPACE_TIMEOUT_S", "")
     if not text:
@@ -142,7 +142,7 @@ class Rendezvous:
 def unreachable(host: str, port: int, timeout_s: float) -> MachineDied:
     """The error for a rendezvous where no process listens."""
     return MachineDied(
-        f"nobody answers at the rendezvous {host}:{port} within {timeout_s:g} s; is rank 0 up, and are MASTER_ADDR "
+        f"no process answers at the rendezvous {host}:{port} within {timeout_s:g} s; is rank 0 up, and are MASTER_ADDR "
         "and MASTER_PORT those of its machine?"
     )
 
@@ -152,6 +152,7 @@ def port_in_use(host: str, port: int) -> bool:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
+            # As the store itself does: a port whose last connection is still closing counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
@@ -161,6 +162,7 @@ def port_in_use(host: str, port: int) -> bool:
 
 def local_store() -> tuple[TCPStore, int]:
     """A store that only this machine can reach, and the port it listens on."""
+    # Bound by hand: a store that binds its own port listens on all interfaces, not on this machine alone.
     listening = socket.socket()
     listening.bind((LOOPBACK, 0))
     listening.listen(1024)
@@ -179,18 +181,21 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Stor
     """Meet the other ranks that torchrun started; `timeout_s` is how long to wait for them.
 
     Returns:
-        The store they share, and what helpers of this process need to come, too.
+        The store they share, and what the helpers of this process need to join.
     """
     global _joins
     timeout_s = default_timeout_s() if timeout_s is None else timeout_s
+    # Part of the prefix: what an earlier fleet of this process wrote is still in the store.
     _joins += 1
     master = os.environ.get("MASTER_ADDR", LOOPBACK)
     port = _number("MASTER_PORT", 29500)
     run, restart = os.environ.get("TORCHELASTIC_RUN_ID", ""), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefix = f"ownpace/{run}/{restart}/{_joins}"
+    # Under torchrun its agent usually hosts the store; started in another way, rank 0 has to.
     hosts_store = environment.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if not hosts_store:
         _await_master(master, port, timeout_s)
+    # Before the attempt, which would take the port itself.
     taken = hosts_store and port_in_use(master, port)  # torch's own error tells it in words only
     try:
         base, _, _ = next(
@@ -226,11 +231,11 @@ def common_backend(store: Store, environment: Environment, able: str) -> str:
 
 
 def _incomplete(environment: Environment, timeout_s: float) -> MachineDied:
-    return MachineDied(f"not all {environment.world_size} ranks came within {timeout_s:g} s; did all of them start?")
+    return MachineDied(f"not all {environment.world_size} ranks joined within {timeout_s:g} s; did all of them start?")
 
 
 def _await_master(host: str, port: int, timeout_s: float) -> None:
-    """Wait until rank 0 listens. The store's own attempts take twice as long as they are told to, and are noisy.
+    """Wait until rank 0 listens. The store's own attempts take twice as long as they are told to, and print a lot.
 
     Raises:
         MachineDied: It does not in time.
@@ -253,7 +258,7 @@ def _agree_on_key(store: Store, environment: Environment, timeout_s: float) -> s
 
     Raises:
         InputError: They have different keys.
-        MachineDied: A rank did not come.
+        MachineDied: A rank did not join in time.
     """
     given = os.environ.get("OWNPACE_KEY", "")
     ranks = range(environment.world_size)
@@ -282,7 +287,8 @@ def _address_towards(host: str, port: int) -> str:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
+            # A datagram socket sends nothing on connecting: the kernel only chooses a route, and with it our address.
             probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise MachineDied(f"this host has no way to {host}: {error}; check MASTER_ADDR and the network") from None
+        raise MachineDied(f"this host has no route to {host}: {error}; check MASTER_ADDR and the network") from None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 _PATIENCE_S = 15.0
-"""How long a run may take to come to an end after Ctrl-C; torchrun kills what is still there after 30 s."""
+"""How long a run may take to end after Ctrl-C; torchrun kills what still runs after 30 s."""
 _GOODBYE_S = 10.0
 """How long nodes may take to end after a run that went well."""
 _LAST_WORDS_S = 1.0
@@ -119,7 +119,7 @@ class Session:
     def connected(
         self, address: Address, like: Tensor, *, is_evaluated: bool
     ) -> Iterator[tuple[Connection, NodeContext]]:
-        """Connect a node of this process; if it fails, the hub hears of what."""
+        """Connect a node of this process; if it fails, the hub is told why."""
         connection = Connection(address.name, self.rendezvous, self._store)
         try:
             yield (
@@ -144,7 +144,7 @@ class Session:
         """The hub in a thread of its own, if it is in this process, while this process's node does its part.
 
         Raises:
-            OwnpaceError: What the run has failed of, if it has: of several explanations, the best.
+            OwnpaceError: Why the run has failed, if it has: of several explanations, the best.
         """
         if self._keeper is not None:
             self._keeper.start()
@@ -152,7 +152,7 @@ class Session:
             yield
         except OwnpaceError as error:
             self._end_hub(error)
-            # "A member of workers is gone" helps nobody who can be told that worker-1 was killed.
+            # "worker-1 was killed" explains more than "a member of workers is gone".
             if error.is_consequence and self._error is not None and self._error is not error:
                 raise self._error from error
             raise
@@ -164,11 +164,11 @@ class Session:
             raise self._error
 
     def _end_hub(self, error: OwnpaceError | None) -> None:
-        """Wait for the hub to come to its end; `error` is what this process's own node failed of."""
+        """Wait for the hub to end; `error` is why this process's own node failed."""
         self._error = error if self._keeper is None else self._keeper.end(error)
 
     def outcome(self) -> Outcome:
-        """What became of the run, as the hub knows it."""
+        """How the run ended, as far as the hub knows."""
         assert self._keeper is not None
         hub, error = self._keeper.hub, self._error
         if error is None and hub.journal.replicas_identical() is False:
@@ -184,7 +184,7 @@ class HubKeeper:
 
     def __init__(self, hub: Hub, orders: Orders, supervisor: Supervisor) -> None:
         self.error: OwnpaceError | None = None
-        """What the run has failed of."""
+        """Why the run has failed."""
         self.hub = hub
         self._orders = orders
         self._supervisor = supervisor
@@ -219,7 +219,7 @@ class HubKeeper:
                 self._interrupt()
         self.error = self._verdict()
         log.info("the run ends: %s", self.error or "finished")
-        # The last record before the last word: whoever hears Goodbye may look at the files.
+        # The last record before the last message: a node that hears Goodbye may read the files.
         hub.finish(self.error)
         if hub.is_done:
             hub.say_goodbye()
@@ -234,7 +234,7 @@ class HubKeeper:
         return self.hub.journal.totals.samples
 
     def _interrupt(self) -> None:
-        """Ctrl-C: come to an end in order; not in time, or asked twice, at once."""
+        """Ctrl-C: end in order; if that takes too long, or if asked twice, end at once."""
         now = time.monotonic()
         self._deadline_s = min(self._deadline_s, now + _PATIENCE_S)
         if len(self._orders.stops) > 1 or now > self._deadline_s or not self.hub.has_started:
@@ -244,7 +244,7 @@ class HubKeeper:
 
     def _interrupted(self) -> Interrupted:
         when = f"at sample {self.samples}" if self.hub.has_started else "before the start"
-        return Interrupted(f"interrupted {when}; what there was has been written")
+        return Interrupted(f"interrupted {when}; everything up to then has been written")
 
     def _verdict(self) -> OwnpaceError | None:
         failed = self.hub.complaints.verdict
@@ -255,9 +255,9 @@ class HubKeeper:
         return self._interrupted() if self._orders.stops else None
 
     def end(self, error: OwnpaceError | None) -> OwnpaceError | None:
-        """Wait for the thread; `error` is what the node next to it failed of."""
+        """Wait for the thread; `error` is why the node next to it failed."""
         assert self._thread is not None
-        # The node next to the hub has no need of a message to tell it what happened.
+        # The node next to the hub needs no message to tell it what happened.
         if error is not None:
             self.hub.complaints.add(error)
         self._thread.join(_GOODBYE_S)  # it may still be evaluating, or waiting for a better explanation
@@ -268,19 +268,20 @@ class HubKeeper:
 
 @contextmanager
 def signals(orders: Orders) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM bring the run to its end, with what there is."""
+    """Let Ctrl-C and SIGTERM end the run in order, its results kept."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    # Only noted here: a handler runs between any two instructions, and must not touch what it interrupts.
     def note(number: int, frame: FrameType | None) -> None:
         orders.stops.append(signal.Signals(number).name)
         if len(orders.stops) == 1:
             patience.start()
 
     def give_up() -> None:
-        waited = f"{orders.stops[0]} came, and the run did not end within {_PATIENCE_S:g} s"
-        orders.alarms.append(MachineDied(f"{waited}; it is given up"))
+        late = f"the run did not end within {_PATIENCE_S:g} s after {orders.stops[0]}"
+        orders.alarms.append(MachineDied(f"{late}; giving up"))
 
     patience = threading.Timer(_PATIENCE_S, give_up)
     patience.daemon = True

@@ -32,7 +32,7 @@ def run_process(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
 
 
 def is_main_process() -> bool:
-    """Whether this process speaks for the run: it is no rank of torchrun's, or the first."""
+    """Whether this process shows progress and writes the run folder: it is not a rank of torchrun's, or the first."""
     environment = Environment.read()
     return environment is None or environment.rank == 0
 

@@ -80,6 +80,7 @@ class Supervisor:
         context = multiprocessing.get_context("forkserver")
         if self._lifeline is None:
             context.set_forkserver_preload([_MODULE])
+            # Before the first process, which would start the server itself, open to all signals.
             _start_forkserver()
             self._lifeline = context.Pipe(duplex=False)
         from ownpace.engines.process.run.node_main import be_forked_node  # it imports this module
@@ -97,6 +98,7 @@ class Supervisor:
 
     def spawn(self, order: NodeOrder) -> None:
         """Start a node in a fresh interpreter."""
+        # Here, where the user sees it: the child would fail in an interpreter of its own.
         check_importable(order.terms)
         command = [sys.executable, "-c", f"from {_MODULE} import be_spawned_node; be_spawned_node()"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE)
@@ -126,13 +128,13 @@ class Supervisor:
             if code < 0:
                 how = f"was killed by {signal.Signals(-code).name}" + (f" after {samples} samples" if samples else "")
                 errors.append(MachineDied(f"{name} {how}; the others cannot go on without it"))
-            else:  # it has told the hub why, unless it could not
+            else:  # it has told the hub why, if it could
                 errors.append(PeerLost(f"{name} is gone: it ended with exit code {code}"))
             errors[-1].blame = name
         return errors
 
     def end(self, patience_s: float) -> None:
-        """See to it that no child is left: those that have not ended by then are killed."""
+        """Leave no child behind: those that have not ended by then are killed."""
         deadline = time.monotonic() + patience_s
         # All are waited for before the first is killed: killing one makes the others fail instead of ending.
         for child in self._children.values():
@@ -209,14 +211,15 @@ def die_with_parent(read: Callable[[], object]) -> None:
         with contextlib.suppress(EOFError, OSError):
             while read():
                 pass
+        # Not sys.exit, which ends only this thread: the main one may be stuck in a collective.
         os._exit(1)
 
     threading.Thread(target=watch, name="ownpace-lifeline", daemon=True).start()
 
 
 def _start_forkserver() -> None:
-    """Start it such that Ctrl-C and SIGTERM do not reach it, not even before it has said that it wants no signals."""
-    resource_tracker.ensure_running()  # else the forkserver would start it, and let all signals through again
+    """Start it such that Ctrl-C and SIGTERM do not reach it, not even before it ignores signals by itself."""
+    resource_tracker.ensure_running()  # else the forkserver would start it, and unblock all signals again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         forkserver.ensure_running()

@@ -1,6 +1,6 @@
 """One rank of those that torchrun started: a worker; rank 0 also keeps the hub, in a thread next to it.
 
-Servers and communicators are processes of their own, started by the rank whose host they are to run on.
+Servers and communicators are processes of their own, started by a rank on the host where they are to run.
 """
 
 from __future__ import annotations

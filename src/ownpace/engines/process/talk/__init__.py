@@ -6,6 +6,6 @@ control        what nodes and the hub say about the run itself, with the sequenc
 shared_memory  large tensors between processes of one host
 channels       the connections of a group, over gloo or NCCL
 collectives    sums of gradients over them, in buckets that can leave during the backward pass
-header         what travels with a sum: samples, versions, notes, who wants to stop
-counters       whose turn it is in the queue of samples
+header         what travels with a sum: samples, versions, notes, the wish to stop
+counters       how far the queue of samples has been taken
 """

@@ -77,6 +77,7 @@ class Channels:
         """Start the sum, for one member only."""
         if not self._groups:
             return []
+        # On the first channel alone: these are not sent in buckets.
         options = dist.ReduceOptions()
         options.rootRank = root
         return [self._begun(self._groups[0].reduce([values], options))]
@@ -112,11 +113,12 @@ class AskedWork:
             if time.monotonic() > deadline:
                 raise RuntimeError("timed out")
             time.sleep(_ASK_EVERY_S)
+        # Although it is over: this raises what went wrong, and makes the current stream wait for the result.
         self._work.wait(timeout)
 
 
 def finish(works: Iterable[Work], group: str, on_tick: Callable[[], None]) -> None:
-    """Wait until all of these are over, and call `on_tick` now and then meanwhile.
+    """Wait until all of these are over, and call `on_tick` now and then while waiting.
 
     Raises:
         PeerLost: A member is gone.
@@ -138,13 +140,16 @@ def finish(works: Iterable[Work], group: str, on_tick: Callable[[], None]) -> No
 
 
 def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:
+    # A prefix for each channel: groups that meet at the same keys would mix up their addresses.
     store = dist.PrefixStore(f"group/{name}/{number}", wiring.store)
     if wiring.backend == "nccl":
         nccl = dist.ProcessGroupNCCL.Options()
         nccl._timeout = _PATIENCE
         return cast(_ProcessGroup, dist.ProcessGroupNCCL(store, member, size, nccl))
     gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # torch exports no other name for it
+    # On the address of this run: by default gloo listens wherever the host name leads.
     gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=wiring.host)]
     gloo._timeout = _PATIENCE
+    # Channels already work side by side; more threads would only compete for the cores.
     gloo._threads = 1 if count > 1 else 2
     return cast(_ProcessGroup, dist.ProcessGroupGloo(store, member, size, gloo))

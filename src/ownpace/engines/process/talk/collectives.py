@@ -1,6 +1,6 @@
 """A group's collectives over gradients: header and tensor in one buffer, sent in buckets.
 
-What a sum carries next to the tensor stands in front of it and is summed with it: one transfer, not two. The tensor
+What a sum carries next to the tensor is in front of it and is summed with it: one transfer, not two. The tensor
 goes in several buckets, last layers first, over several channels at once, so that buckets can leave while the
 backward pass is still at the first layers, and so that one bucket is summed while another travels.
 """
@@ -20,12 +20,13 @@ from ownpace.core.learning.flat import Layout
 from ownpace.engines.process.talk.channels import Channels, Wiring, Work
 from ownpace.engines.process.talk.header import Said, SumHeader
 
+# Large enough that latency hardly counts, small enough that several leave during one backward pass.
 _BUCKET_BYTES = 4 << 20
 _CHANNELS = 4
 
 
 class Bucket(NamedTuple):
-    """A range of the flat vector, whole layers, that is summed at once."""
+    """A range of the flat vector, whole layers, that is summed as one."""
 
     first_layer: int
     start: int
@@ -54,6 +55,7 @@ class GroupCollectives:
     ) -> GroupCollectives:  # fmt: skip
         """Meet the other members."""
         buckets = divide(layout, like.element_size())
+        # Their number follows from the model alone, so it is the same on all members: one channel more would hang.
         channels = Channels(name, member, size, wiring, min(_CHANNELS, len(buckets)))
         return cls(channels, layout, like, buckets, SumHeader(member, size, num_shards, num_rates))
 
@@ -86,6 +88,7 @@ class GroupCollectives:
         dtype = np.float64 if self._like.dtype == torch.float64 else np.float32
         header = torch.from_numpy(np.array(numbers, dtype=dtype))  # a quarter of the time that torch.tensor takes
         if self._like.device.type != "cpu":
+            # Not waited for: the sum is queued behind this copy on the same stream.
             header = header.to(self._like.device, non_blocking=True)
         if gradient is not None and isinstance(gradient.loss, Tensor):
             header[self._header.loss_at] = gradient.loss
@@ -115,9 +118,9 @@ class GroupCollectives:
 
 
 class BucketSender:
-    """Starts the sum of each bucket of a buffer as soon as all of its layers are there.
+    """Starts the sum of each bucket of a buffer as soon as all of its layers are ready.
 
-    All but the last one: that takes the header along, and leaves when everything is known.
+    All but the last one: it carries the header, and leaves when everything is known.
     """
 
     def __init__(self, collectives: GroupCollectives, buffer: Tensor, num_layers: int) -> None:
@@ -129,7 +132,7 @@ class BucketSender:
         self.works: list[Work] = []
 
     def layer_is_there(self, index: int) -> None:
-        """One more layer stands in the buffer."""
+        """One more layer is in the buffer."""
         self.ready[index] = True
         buckets = self._collectives.buckets
         # In the order of the buckets, even if a later one is complete first: every member must start them alike.

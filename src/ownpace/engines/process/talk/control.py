@@ -19,9 +19,9 @@ One run, from the first word to the last. Several of a kind are marked with *, w
       │                         │◄───────────────── Ended ───│
       │◄── Goodbye(events) ─────│────── Goodbye ────────────►│        this is how the run ended
 
-    Failed(code, …)     node → hub: I failed, and of what         GiveUp(code, …)     hub → nodes: the run has failed
+    Failed(code, …)     node → hub: I failed, and why             GiveUp(code, …)     hub → nodes: the run has failed
 
-Hello is the first message of a worker, Prepared of the others. Nobody sends after Goodbye, or after Failed.
+Hello is the first message of a worker, Prepared of the others. No node sends after Goodbye, or after Failed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ownpace.engines.ledger import UpdateTotals
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A worker has come: what it is about to train, by name, in words that a difference can be told in."""
+    """A worker has come: what it is about to train, by name, in words that an error can quote."""
 
     fingerprint: dict[str, str]
 
@@ -50,7 +50,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """They are not."""
+    """The workers are about to train different things."""
 
     message: str
 
@@ -69,12 +69,12 @@ class ClockAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """This node could begin."""
+    """This node is ready to begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Time begins at this moment of the hub's monotonic clock, a little ahead."""
+    """Time begins at this moment of the hub's monotonic clock, a little in the future."""
 
     zero_s: float
 
@@ -89,7 +89,7 @@ class WorkDone:
     loss: float | None = None
     """Mean loss of the latest gradient; None: not known, or not finite."""
     spans: list[list[float]] = field(default_factory=list)
-    """Start and end of the latest computations, so that the total can be told for an earlier moment, too."""
+    """Start and end of the latest computations, so that the total can be computed for an earlier moment, too."""
 
     @property
     def pace(self) -> float:
@@ -176,7 +176,7 @@ class Failed:
         return cls(NodeFailed.code, f"{who}: {type(error).__name__}: {error}")
 
     def error(self, sender: str) -> OwnpaceError:
-        """The error that it was; the sender is to blame for it, unless it suffers from another's failure."""
+        """The error that it was; the sender is to blame, unless it only suffers from the failure of another node."""
         error = BY_CODE.get(self.code, NodeFailed)(self.message)
         error.blame = "" if error.is_consequence else sender
         return error
@@ -184,7 +184,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The run has failed, of what another node did or suffered."""
+    """The run has failed, and why: this node can only end."""
 
     code: str
     message: str
@@ -238,16 +238,16 @@ def _build(kind: type, fields: Mapping[str, object]) -> object:
         values[name] = _build(_NESTED[name], value) if name in _NESTED and isinstance(value, dict) else value
     expected = {each.name: each for each in dataclasses.fields(kind)}
     if values.keys() != expected.keys():
-        raise WireError(f"a {kind.__name__} came with the fields {sorted(values)} instead of {sorted(expected)}")
+        raise WireError(f"received a {kind.__name__} with the fields {sorted(values)} instead of {sorted(expected)}")
     for name, value in values.items():
         allowed = _Types.of(str(expected[name].type))
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise WireError(f"a {kind.__name__} came whose {name} is {value!r}")
+            raise WireError(f"received a {kind.__name__} whose {name} is {value!r}")
     return kind(**values)
 
 
 class _Types:
-    """What may stand in a field: by the head of its annotation, which is a plain string here."""
+    """What a field may hold: by the head of its annotation, which is a plain string here."""
 
     _known: ClassVar[dict[str, tuple[type, ...]]] = {
         "str": (str,),

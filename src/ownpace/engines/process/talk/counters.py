@@ -1,4 +1,4 @@
-"""Counts that all workers share: whose turn it is in the queue of samples."""
+"""Counts that all workers share: how far the queue of samples has been taken."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNT = struct.Struct("<q")
 class Counters:
     """Any number of counts, by number, all zero at first.
 
-    On one host they stand in a small file, which is locked for each change: 7 µs, where asking the store takes a turn
+    On one host they are in a small file, which is locked for each change: 7 µs, where asking the store takes a turn
     of another process (30 µs where there is a core for it, 240 where there is none). Several hosts ask the store.
     """
 
@@ -31,19 +31,20 @@ class Counters:
         self._path = ""
         if not spans_hosts:
             if first:
+                # Made before its path is published: the others open it as soon as they can read that.
                 self._file, self._path = tempfile.mkstemp(prefix="ownpace-")
                 store.set(_KEY, self._path)
             else:
                 self._file = os.open(store.get(_KEY).decode(), os.O_RDWR)
 
     def forget_path(self) -> None:
-        """Everybody has opened the file: its name can go, so that nothing is left of it when the last one ends."""
+        """All workers have opened the file: its name can go, so that nothing is left of it when the last one ends."""
         if self._path:
             Path(self._path).unlink()
             self._path = ""
 
     def taking(self, number: int) -> Take:
-        """Takes so many places in that count, and returns the first."""
+        """Takes this many places in that count, and returns the first."""
         if self._file is None:
             return lambda places: int(self._store.add(f"count/{number}", places)) - places
         return lambda places: self._take(8 * number, places)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ownpace.core.contract.values import NO_NOTES, Contribution, Gradient, Notes
 
 _NOTES = 32
+# 64 bytes in float32: the gradient behind the header stays aligned.
 _ALIGN = 16
 _LOSS = 2
 
@@ -66,7 +67,7 @@ class SumHeader:
         self.size = -(-(self._first_note + self._most_notes) // _ALIGN) * _ALIGN
         """Of a header, in numbers."""
         self.loss_at = self._start + _LOSS
-        """Where this member's loss stands: a GPU writes it there, without anything waiting for it."""
+        """Where this member's loss is: a GPU writes it there, without anything waiting for it."""
 
     def write(self, gradient: Gradient | None, stop: bool, came_s: float, rates: Sequence[float]) -> list[float]:
         """This member's header; without a gradient, it only says that it came and whether it wants to stop."""
@@ -78,6 +79,7 @@ class SumHeader:
             if len(notes) > self._most_notes:
                 raise ValueError(f"{len(notes)} notes; at most {self._most_notes} can travel with a gradient")
             loss = gradient.loss if isinstance(gradient.loss, float | int) else 0.0
+            # As floats, even in float32: counts and versions are exact up to 2²⁴.
             entry = Entry(1.0, gradient.samples, loss, gradient.seconds, came_s, checksum(notes))
             after = self._start + len(entry)
             numbers[after : after + self._num_shards + len(rates)] = [*gradient.versions, *rates]

@@ -22,7 +22,9 @@ from zmq.utils.monitor import recv_monitor_message
 from ownpace.core.contract.errors import InputError, MachineDied, WireError
 from ownpace.engines.process.talk import shared_memory, wire
 
+# Far more than a piece of a tensor: a long report, as JSON, has to fit into one frame.
 _MOST_FRAME = 16 << 20
+# How long a socket that is closed may take to send what is still in it.
 _LINGER_MS = 5000
 _IN_FRAMES, _IN_MEMORY = b"W", b"L"
 """Where the tensor of a message is: in its frames, or in shared memory."""
@@ -84,7 +86,7 @@ class Mailbox:
         self._find = find
         self._timeout_s = timeout_s
         self._lines: dict[str, _Line] = {}
-        # The authenticator before the socket: one bound without it would admit anyone for a moment.
+        # The authenticator before the socket: one bound without it would admit any client for a moment.
         self._context = zmq.Context()
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
@@ -99,7 +101,7 @@ class Mailbox:
             raise InputError(f"{name} cannot listen on {host}: {error}; is that an address of this machine?") from None
         self._identity = shared_memory.identity()
         self.contact = f"tcp://{host}:{port} {self._identity}".strip()
-        """What others have to know to write to this node: where it listens, and whose memory it can open."""
+        """What others must know to send to this node: where it listens, and which memory it can open."""
         self._incoming = shared_memory.Incoming()
 
     def _new_socket(self, kind: int) -> zmq.Socket[bytes]:
@@ -111,7 +113,7 @@ class Mailbox:
         return socket
 
     def send(self, to: str, packet: wire.Packet) -> None:
-        """Write to a node; the first message to it opens the line, and waits for the other end to be there."""
+        """Send to a node; the first message to it opens the line, and waits until the other end answers."""
         line = self._lines.get(to)
         if line is None:
             line = self._lines[to] = self._open(to)
@@ -120,6 +122,7 @@ class Mailbox:
         if line.memory is not None and sum(len(piece) for piece in pieces) >= shared_memory.SMALLEST:
             place = line.memory.put([memoryview(piece) for piece in pieces])
         if place is None:
+            # Not copied: what was packed never changes again, since only snapshots are sent.
             line.socket.send_multipart([_IN_FRAMES, header, numbers, *pieces], copy=False)
         else:
             line.socket.send_multipart([_IN_MEMORY, header, numbers, place])
@@ -151,9 +154,11 @@ class Mailbox:
     def _open(self, to: str) -> _Line:
         endpoint, _, identity = self._find(to).partition(" ")
         socket = self._new_socket(zmq.DEALER)
+        # Before connecting: otherwise the handshake could be over before anything listens for its events.
         monitor = socket.get_monitor_socket()
         reached = False
         try:
+            # How the receiver knows its sender; set before connecting, or it has no effect.
             socket.routing_id = self.name.encode()
             socket.curve_serverkey = self._key.server_public
             socket.curve_publickey, socket.curve_secretkey = self._key.client_public, self._key.client_secret
@@ -179,6 +184,7 @@ class Mailbox:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 return
             connected = connected or event == zmq.EVENT_CONNECTED
+            # With a wrong server key, the other side hangs up without a word: only a disconnection shows.
             if event in _REFUSED or (connected and event == zmq.EVENT_DISCONNECTED):
                 raise InputError(
                     f"{to} at {endpoint} and {self.name} have different run keys; give all nodes the same OWNPACE_KEY, "

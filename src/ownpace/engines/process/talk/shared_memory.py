@@ -3,7 +3,7 @@
 The message itself still goes over ZeroMQ, encrypted and in its order; instead of the tensor's bytes it says where they
 are. Such memory has no name in any file system, so nothing is left of it when its processes are gone. The receiver
 opens it through the sender's entry in /proc, which only the same user on the same host can do. Both sides publish
-who and where they are, and a sender uses this way only for a receiver with the same identity. Any other message, and
+an identity (user and host), and a sender uses this way only for a receiver with the same one. Any other message, and
 one that is sent before the last was taken, goes over the socket whole.
 """
 
@@ -26,6 +26,7 @@ from ownpace.core.contract.errors import SharedMemoryError
 
 SMALLEST = 1 << 18
 """Bytes; less goes over the socket."""
+# A cache line: the receiver writes its count here while the sender writes what follows.
 _HEAD = 64
 """Bytes in front of the tensor: how many messages the receiver has taken."""
 _TAKEN = struct.Struct("<q")
@@ -36,7 +37,7 @@ _generations = itertools.count(1)
 
 
 def identity() -> str:
-    """Who and where this process is; two that say the same can open each other's memory. Empty: nobody can."""
+    """This process's user and host; two of the same can open each other's memory. Empty: no other process can."""
     if sys.platform != "linux" or not hasattr(os, "memfd_create"):
         return ""
     with contextlib.suppress(OSError):
@@ -74,13 +75,14 @@ class Outgoing:
         self.close()
         self._file = os.memfd_create("ownpace", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._file, _HEAD + nbytes)
+        # After its size is set. A receiver that reads from memory which shrinks would be killed by SIGBUS.
         fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, _SEALS)
         self._map = mmap.mmap(self._file, _HEAD + nbytes)
         self._generation = next(_generations)
         self._sent = 0
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         if self._map is not None:
             self._map = None
             os.close(self._file)
@@ -100,11 +102,12 @@ class Incoming:
             SharedMemoryError: There is no such place, or it is not what it should be.
         """
         if len(place) != _PLACE.size or not place.startswith(_MAGIC):
-            raise SharedMemoryError(f"{sender} sent a place of {len(place)} bytes that is none of ours")
+            raise SharedMemoryError(f"{sender} sent a place of {len(place)} bytes that is not one of ours")
         _, pid, file, generation, number, nbytes = _PLACE.unpack(place)
         known = self._maps.get((sender, pid, generation))
         if known is None:
             known = self._open(sender, pid, file)
+            # A sender that has made larger memory does not use the old one again.
             for key in [key for key in self._maps if key[0] == sender]:
                 del self._maps[key]
             self._maps[sender, pid, generation] = known
@@ -134,7 +137,7 @@ class Incoming:
 
 
 class SharedFrame:
-    """Bytes in shared memory, in the manner of a frame of ZeroMQ."""
+    """Bytes in shared memory, in the form of a ZeroMQ frame."""
 
     def __init__(self, buffer: memoryview) -> None:
         self.buffer = buffer

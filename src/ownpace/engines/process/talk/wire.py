@@ -1,6 +1,6 @@
 """How messages look on the wire: a small fixed header, a few numbers, raw tensor bytes. Nothing is ever unpickled.
 
-    frame 0    header: what it is, who sent it, how much follows
+    frame 0    header: what it is, what its sender knows of the run, how much follows
     frame 1    numbers: versions, learning rates and notes, then the names of the notes; or JSON, in messages about
                the run itself
     frame 2…   the tensor's bytes, in pieces of at most a mebibyte
@@ -27,9 +27,12 @@ from ownpace.core.contract.values import NO_NOTES, Body, Gradient, Notes, Parame
 from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
+# The fields of `_Header` in their order; `<` turns off alignment, so one byte (x) is padded by hand.
 _HEADER = struct.Struct("<4sBBBxiiqqqdddiiiii")
+# The digit counts changes of this format.
 _MAGIC = b"OWN2"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)
+# Types travel as their places in this tuple.
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
 _MOST_NUMBERS = 1 << 20
 _BETWEEN_NAMES = "\0"
@@ -144,14 +147,18 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
     if header.kind == _GRADIENT:
         sizes = {limits.most_values, *(shard.stop - shard.start for shard in limits.shards)}
         if values is None or header.num_values not in sizes or not versions:
-            raise WireError(f"a gradient of {header.num_values} values came, neither the model's size nor a shard's")
+            raise WireError(
+                f"received a gradient of {header.num_values} values, neither the model's size nor a shard's"
+            )
         packet.body = Gradient(values, header.number, versions, header.loss, header.seconds, gradient_notes)
     elif header.kind == _PARAMETERS:
         if values is None or not 0 <= header.shard < len(limits.shards):
-            raise WireError(f"parameters of shard {header.shard} came; there are {len(limits.shards)}")
+            raise WireError(f"received parameters of shard {header.shard}; there are {len(limits.shards)}")
         owner = limits.shards[header.shard]
         if header.num_values != owner.stop - owner.start:
-            raise WireError(f"parameters of {header.num_values} values came for a shard of {owner.stop - owner.start}")
+            raise WireError(
+                f"received parameters of {header.num_values} values for a shard of {owner.stop - owner.start}"
+            )
         packet.body = Parameters(values, header.number, owner)
     elif header.kind == _TENSOR:
         packet.body = values
@@ -160,11 +167,14 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
 
 def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
     if len(frames) < 2 or len(frames[0].buffer) != _HEADER.size:
-        raise WireError(f"a message of {len(frames)} frames came that does not begin with our header")
+        raise WireError(f"received a message of {len(frames)} frames that does not begin with our header")
     header = _Header._make(_HEADER.unpack(frames[0].buffer))
     if header.magic != _MAGIC or header.kind > _CONTROL or header.dtype >= len(_DTYPES):
-        raise WireError("a message came that is not ours, or of another version; do all nodes run the same ownpace?")
+        raise WireError(
+            "received a message that is not ours, or of another version; do all nodes run the same ownpace?"
+        )
     if (
+        # Before anything is allocated: these numbers come from outside.
         min(header.counts) < 0
         or sum(header.counts) > _MOST_NUMBERS
         or not -1 <= header.num_values <= limits.most_values
@@ -173,6 +183,7 @@ def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
             f"a message announces {header.num_values} values and {header.counts} numbers; at most "
             f"{limits.most_values} values fit here"
         )
+    # Otherwise bytes that no check has counted would be taken in silently.
     if header.num_values < 0 and len(frames) > 2:
         raise WireError(f"a message announces no tensor, but brings {len(frames) - 2} pieces of one")
     return header
@@ -202,6 +213,7 @@ def _read_numbers(header: _Header, frame: Frame) -> tuple[tuple[int, ...], tuple
 def _read_control(frame: Frame) -> Control:
     try:
         record = json.loads(bytes(frame.buffer))
+    # RecursionError: JSON that is nested more deeply than Python can follow.
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):

@@ -55,8 +55,8 @@ def test_what_is_sent_comes_through_json(example):
         ({"kind": "Start", "zero_s": None}, "zero_s is None"),
         ({"kind": "Pulled", "shard": True, "version": 1}, "shard is True"),
         ({"kind": "Ended", "digest": 3}, "digest is 3"),
-        ({"kind": "Report", "now_s": 0.0, "totals": {}, "work": {}, "events": []}, "UpdateTotals came with the fields"),
-        ({"kind": "Report", "now_s": 0.0, "totals": [], "work": {}, "events": []}, "came"),
+        ({"kind": "Report", "now_s": 0.0, "totals": {}, "work": {}, "events": []}, "a UpdateTotals with the fields"),
+        ({"kind": "Report", "now_s": 0.0, "totals": [], "work": {}, "events": []}, "received a"),
     ],
 )
 def test_what_is_none_of_them_is_refused(record, words):

@@ -13,8 +13,8 @@ from ownpace.engines.process.talk import shared_memory
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda place: b"", "none of ours"),
-        (lambda place: b"X" + place[1:], "none of ours"),
+        (lambda place: b"", "not one of ours"),
+        (lambda place: b"X" + place[1:], "not one of ours"),
         (lambda place: place[:40] + (1 << 40).to_bytes(8, "little"), "bytes are in memory of"),
         (lambda place: place[:16] + (99_999).to_bytes(8, "little") + place[24:], "cannot be opened"),
         (lambda place: place[:8] + (2**31 - 1).to_bytes(8, "little") + place[16:], "cannot be opened"),

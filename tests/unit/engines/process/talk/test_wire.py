@@ -188,10 +188,10 @@ def test_forging_nothing_changes_nothing():
         (forged(GRADIENT, num_rates=0), "bytes of them"),
         (sent(Packet(Gradient(values(6, torch.float32), 3, (4,)))), "neither the model's size nor a shard's"),
         (forged(Packet(), kind=1), "neither the model's size nor a shard's"),
-        (forged(PARAMETERS, shard=1), "5 values came for a shard of 7"),
-        (forged(PARAMETERS, shard=3), "parameters of shard 3 came; there are 3"),
-        (forged(PARAMETERS, shard=-1), "parameters of shard -1 came"),
-        (forged(Packet(), kind=2, shard=0), "parameters of shard 0 came"),
+        (forged(PARAMETERS, shard=1), "5 values for a shard of 7"),
+        (forged(PARAMETERS, shard=3), "parameters of shard 3; there are 3"),
+        (forged(PARAMETERS, shard=-1), "parameters of shard -1;"),
+        (forged(Packet(), kind=2, shard=0), "parameters of shard 0;"),
         (forged(TENSOR, kind=4), "not a JSON object"),
         *(
             ([sent(CONTROL)[0], zmq.Frame(text), *sent(CONTROL)[2:]], "not a JSON object")
