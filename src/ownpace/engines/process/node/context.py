@@ -25,6 +25,14 @@ class Orders:
     alarms: list[OwnpaceError] = field(default_factory=list)
     """Why it has to give up; raised as soon as a node looks."""
 
+    def raise_alarms(self) -> None:
+        """Raise the first alarm, if there is one."""
+        if self.alarms:
+            alarm = self.alarms[0]
+            again = type(alarm)(str(alarm))  # of its own: a traceback grows each time an error is raised
+            again.blame = alarm.blame
+            raise again
+
 
 @dataclass(frozen=True)
 class NodeContext:

@@ -42,7 +42,7 @@ class Listener(Protocol):
     restarts: bool
     """Whether a message of a newer generation ends what the node does."""
 
-    def hear_rates(self, rates: Sequence[float]) -> None:
+    def hear_rates_of_message(self, rates: Sequence[float]) -> None:
         """A sender's learning rates came along."""
 
     def hear_control(self, sender: str, control: Control) -> bool:
@@ -96,10 +96,7 @@ class Inbox:
             NewGeneration: A message came that this server can only take in a newer generation.
         """
         # Before messages: a node that has to give up must not wait for one that will never come.
-        if self._context.orders.alarms:
-            alarm = self._context.orders.alarms[0]
-            # A new one, as another thread may raise the same: two tracebacks would end up in one exception.
-            raise type(alarm)(str(alarm))
+        self._context.orders.raise_alarms()
         while (arrived := self._context.mailbox.receive(timeout_s)) is not None:
             timeout_s = 0.0
             name, frames = arrived
@@ -163,7 +160,7 @@ class Inbox:
                 events.Transfer(min(packet.sent_s, now), now, "send", [name, context.address.name], nbytes)
             )
         if packet.rates:
-            self._listener.hear_rates(packet.rates)
+            self._listener.hear_rates_of_message(packet.rates)
         body = _on(packet.body, context.like.device)
         message = Message(context.roster.by_name[name], body, packet.samples, packet.stop, packet.notes)
         for received in self._receiving:

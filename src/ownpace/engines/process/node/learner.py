@@ -63,13 +63,17 @@ class LearnerState:
 
     def peek(self, gradient: Gradient, lr_scale: float) -> Parameters:
         """What an update would make of the parameters."""
-        values = self.held.peek(gradient, self._lr_factor(lr_scale))
+        values = self.held.peek(gradient, self._lr_factor(lr_scale), self._rates_for(gradient))
         return Parameters(values, self._progress.version, self._context.address.shard)
 
     def local_step(self, gradient: Gradient, lr_scale: float) -> None:
         """Move the parameters; it is not an update."""
         if gradient.samples:
-            self.held.step(gradient, self._lr_factor(lr_scale))
+            self.held.step(gradient, self._lr_factor(lr_scale), rates=self._rates_for(gradient))
+
+    def _rates_for(self, gradient: Gradient) -> Sequence[float]:
+        """Those agreed on for a sum, so that its members stay together; for this worker's own gradient, its own."""
+        return self._agreed_rates if gradient.contributions else ()
 
     def commit(self, values: Tensor, work: Gradient) -> None:
         """Make an update whose result is known."""

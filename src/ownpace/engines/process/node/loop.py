@@ -191,7 +191,6 @@ class UserLoop:
         self._point.leave()
         sums = self._worker.sums
         sender, self._sender = self._sender, None
-        self._source.asked = None
         if asked.sum is None:
             asked.gradient = self._gradient(asked, samples, seconds, None, None)
         else:
@@ -201,6 +200,8 @@ class UserLoop:
             asked.gradient = self._gradient(asked, samples, seconds, collectives.values(buffer), sender)
             buckets = None if sender is None else sender.buckets
             asked.sum.begun = sums.start(collectives, asked.gradient, buffer, buckets)  # type: ignore[assignment]
+        # Only now: a gradient that was refused may be brought again.
+        self._source.asked = None
         self._go_on()
 
     def _gradient(

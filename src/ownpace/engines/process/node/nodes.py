@@ -29,11 +29,10 @@ B = TypeVar("B", Gradient, Tensor)
 class ProcessNode:
     """Messages, collectives, and knowing when to stop. A communicator is just that."""
 
-    restarts = True
-
     def __init__(self, context: NodeContext) -> None:
         address, roster = context.address, context.roster
         self.context = context
+        self.restarts = False
         self.address = address
         self.workers, self.servers, self.communicators = roster.workers, roster.servers, roster.communicators
         self.subgroup = roster.subgroup(address)
@@ -85,7 +84,10 @@ class ProcessNode:
         return ()
 
     def hear_rates(self, rates: Sequence[float]) -> None:
-        """Take in the learning rates of another node."""
+        """Take in the learning rates that the members of a sum agreed on."""
+
+    def hear_rates_of_message(self, rates: Sequence[float]) -> None:
+        """Take in the learning rates of a message's sender."""
 
     def hear_control(self, sender: str, control: Control) -> bool:
         return False
@@ -117,7 +119,7 @@ class ProcessServer(ProcessNode):
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
         return self.learner.peek(gradient, lr_scale)
 
-    def hear_rates(self, rates: Sequence[float]) -> None:
+    def hear_rates_of_message(self, rates: Sequence[float]) -> None:
         self.learner.held.set_rates(rates)
 
     def hear_control(self, sender: str, control: Control) -> bool:
@@ -152,8 +154,6 @@ class GradientSource(Protocol):
 
 class ProcessWorker(ProcessNode):
     """A worker; its gradients come from a source."""
-
-    restarts = False  # a worker begins a generation by itself
 
     def __init__(self, context: NodeContext, held: HeldParameters, batch_size: int, micro_batch: int) -> None:
         super().__init__(context)

@@ -35,7 +35,7 @@ class HeldParameters(Protocol):
             rates: The learning rates that all replicas have agreed on, if they have to.
         """
 
-    def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
+    def peek(self, gradient: Gradient, lr_factor: float, rates: Sequence[float] = ()) -> Tensor:
         """What a step would make of them."""
 
     def place(self, values: Tensor, shard: Shard) -> None:
@@ -87,7 +87,7 @@ class FlatParameters:
         )
         self._handed_out = False
 
-    def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
+    def peek(self, gradient: Gradient, lr_factor: float, rates: Sequence[float] = ()) -> Tensor:
         total, samples = gradient.total, gradient.samples
         if not samples:
             return self.snapshot()
@@ -191,7 +191,7 @@ class UserParameters:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
-    def peek(self, gradient: Gradient, lr_factor: float) -> Tensor:
+    def peek(self, gradient: Gradient, lr_factor: float, rates: Sequence[float] = ()) -> Tensor:
         if not gradient.samples:
             return self.snapshot()
         # A copy of the state for this one step, since torch overwrites it; then the optimizer gets its own back.
@@ -199,7 +199,7 @@ class UserParameters:
         self.optimizer.state = type(state)(
             dict, {p: {k: v.clone() if isinstance(v, Tensor) else v for k, v in s.items()} for p, s in state.items()}
         )
-        self.step(gradient, lr_factor)
+        self.step(gradient, lr_factor, rates=rates)
         self.optimizer.state = state
         peeked = self.values.clone()
         self.values.copy_(values)

@@ -167,6 +167,8 @@ class ProcessSum:
         if self._works or self._result is None:
             self._result = self._finish()
         # On every await, not on the first only: nodes that have awaited the same sums must agree on whether to go on.
+        if self._collectives.alone:
+            self._sums.hear_rates(())  # nobody to agree with: this node's own count
         if self._stop:
             self._sums.progress.hear(0, True)
         return self._result

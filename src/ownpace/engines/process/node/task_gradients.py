@@ -103,7 +103,7 @@ class TaskGradients:
     def hand_over(self, asked: Pending[Gradient], group: Group) -> Pending[Gradient]:
         assert isinstance(asked, ProcessGradient)
         if asked is not self._asked:  # it has been computed before it was handed over
-            self.bring(asked)
+            self.keep_pace(asked.end_s)
             assert asked.gradient is not None
             return self._worker.all_reduce(asked.gradient, group)
         self._asked = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -35,27 +37,41 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 _CLOCK_TRIES = 8
+_ASK_EVERY_S = 0.02
 log = logging.getLogger(__name__)
 
 
 class Connection:
     """What one node needs to be reached and to reach the others."""
 
-    def __init__(self, name: str, rendezvous: Rendezvous, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        rendezvous: Rendezvous,
+        store: Store | None = None,
+        *,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         self.name = name
         self.rendezvous = rendezvous
         self.store = rendezvous.open_store() if store is None else store
         self.mailbox = Mailbox(name, rendezvous.host, rendezvous.key, self._find, timeout_s=rendezvous.timeout_s)
         self.clock = WallClock()
+        self._on_wait = on_wait
+        self._has_complained = False
         # Last: as soon as the others can find this node, they send to it.
         self.store.set(f"node/{name}", self.mailbox.contact)
         log.info("%s listens at %s", name, self.mailbox.contact)
 
     def _find(self, name: str) -> str:
-        try:
-            return self.store.get(f"node/{name}").decode()
-        except RuntimeError:
-            raise MachineDied(f"{name} did not join within {self.rendezvous.timeout_s:g} s; did it start?") from None
+        """Where a node listens, once it does; while it does not, `on_wait` may know that it never will."""
+        key, deadline = f"node/{name}", time.monotonic() + self.rendezvous.timeout_s
+        while not self.store.check([key]):
+            self._on_wait()
+            if time.monotonic() > deadline:
+                raise MachineDied(f"{name} did not come within {self.rendezvous.timeout_s:g} s; did it start?")
+            time.sleep(_ASK_EVERY_S)
+        return self.store.get(key).decode()
 
     def context(
         self, terms: RunTerms, roster: Roster, address: Address, like: Tensor, orders: Orders, *, is_evaluated: bool
@@ -110,9 +126,24 @@ class Connection:
                 # Half of the way there and back: the best guess at when the hub read its clock.
                 best, self.clock.ahead_s = took, asked + took / 2 - answer.now_s
 
+    @contextmanager
+    def complaining(self) -> Iterator[None]:
+        """Tell the hub of a failure at once. Enter this last, so that it is left first.
+
+        Leaving a group waits for sums in flight, and so for peers that may never come: the hub has to know by then.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self.complain(error)
+            raise
+
     def complain(self, error: BaseException) -> None:
-        """Tell the hub that this node failed, and why."""
+        """Tell the hub that this node failed, and why; once."""
+        if self._has_complained:
+            return
+        self._has_complained = True
         log.info("%s failed: %s: %s", self.name, type(error).__name__, error)
         self.mailbox.send(HUB, Packet(control=Failed.of(self.name, error)))
-        if isinstance(error, OwnpaceError) and not isinstance(error, InputError):  # a refusal is for all to read
+        if isinstance(error, OwnpaceError) and not isinstance(error, InputError):  # every rank reports a refusal
             error.told = True

@@ -60,6 +60,7 @@ class Hub:
         self._zero_s: float | None = None
         self._told_to_stop = False
         self._refused = False
+        self._has_finished = False
 
     @property
     def has_started(self) -> bool:
@@ -172,6 +173,9 @@ class Hub:
 
     def finish(self, error: OwnpaceError | None) -> None:
         """Evaluate what is left, and write the last record."""
+        if self._has_finished:  # once, even if what came after it failed
+            return
+        self._has_finished = True
         # Scores first: an evaluation that comes after the last record would be lost.
         self._take_scores(final=True)
         now = 0.0 if self._zero_s is None else time.monotonic() - self._zero_s

@@ -116,6 +116,7 @@ class LoopRun:
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
             counters = Counters(self._store, first=worker.rank == 0, spans_hosts=session.spans_hosts)
             stack.callback(counters.close)
+            stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
             share_parameters(worker)
             share_buffers(worker, model)
             connection.start_together(worker, spans_hosts=session.spans_hosts)

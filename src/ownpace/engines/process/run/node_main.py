@@ -48,13 +48,12 @@ def be_forked_node(order: NodeOrder, lifeline: PipeEnd) -> None:
 
 def be_spawned_node() -> None:
     """The whole life of a child that a rank of torchrun's started."""
+    _ignore_signals()  # before its order is read, which imports what the order needs: Ctrl-C may come meanwhile
     _be_node(read_order(sys.stdin.buffer), partial(os.read, 0, 4096))
 
 
 def _be_node(order: NodeOrder, lifeline: Callable[[], object]) -> None:
-    # Ctrl-C reaches the whole process group, but how a run ends is the parent's to say.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    _ignore_signals()
     # Before anything that may block: a parent that dies now must not leave this process behind.
     die_with_parent(lifeline)
     if order.log_folder is not None:
@@ -73,6 +72,12 @@ def _be_node(order: NodeOrder, lifeline: Callable[[], object]) -> None:
     except BaseException:
         traceback.print_exc()
         sys.exit(1)
+
+
+def _ignore_signals() -> None:
+    """Ctrl-C reaches the whole process group, but how a run ends is the parent's to say."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def log_to(folder: Path, name: str) -> None:
@@ -97,9 +102,11 @@ def run_helper(session: Session, order: NodeOrder) -> None:
         connection, context = stack.enter_context(session.connected(address, like, is_evaluated=is_server))
         node = _server(context) if is_server else ProcessNode(context)
         stack.callback(node.sums.close)
+        stack.enter_context(connection.complaining())
         connection.start_together(node, spans_hosts=session.spans_hosts)
         with contextlib.suppress(Released):
             _serve(terms.algorithm, node)
+        node.restarts = False
         if isinstance(node, ProcessServer):
             node.learner.show(final=True)
         end(node)
@@ -124,14 +131,23 @@ def _server(context: NodeContext) -> ProcessServer:
 
 
 def _serve(algorithm: Algorithm, node: ProcessNode) -> None:
-    """Run the algorithm's part of a helper, from its beginning with each generation, until the node is released."""
+    """Run the algorithm's part of a helper, from its beginning with each generation, until the node is released.
+
+    Raises:
+        Released: The last worker has ended.
+    """
+    # Only from here on: before the start, a message of a newer generation waits, as it does at a worker.
+    node.restarts = True
     while True:
-        role = algorithm.server(node) if isinstance(node, ProcessServer) else algorithm.communicator(node)
-        try:
-            drive(role)
-            return
-        except NewGeneration:
+        if node.inbox.newest > node.inbox.generation:
             node.begin(node.inbox.newest)
+        try:
+            drive(algorithm.server(node) if isinstance(node, ProcessServer) else algorithm.communicator(node))
+            while True:  # the coroutine has returned: its part in this generation is over
+                node.inbox.tick()
+                node.inbox.look(TICK_S)
+        except NewGeneration:
+            continue
 
 
 def drive(coroutine: Coroutine[object, None, None]) -> None:
@@ -154,19 +170,20 @@ def run_worker(
     keep_large_blocks()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if model is None:
-        torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
-        model = FlatModel(job.task, device, job.autocast)
     address = session.roster.workers.members[rank]
     is_evaluated = rank == 0 and not len(session.roster.servers)
+    like = torch.empty(0, dtype=session.terms.dtype, device=device)
     with ExitStack() as stack:
-        connection, context = stack.enter_context(
-            session.connected(address, model.initial[:0], is_evaluated=is_evaluated)
-        )
+        # Connected before the model is built: if that fails, on a GPU that is full, say, the hub is told why.
+        connection, context = stack.enter_context(session.connected(address, like, is_evaluated=is_evaluated))
+        if model is None:
+            torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
+            model = FlatModel(job.task, device, job.autocast)
         counters = Counters(connection.store, first=rank == 0, spans_hosts=session.spans_hosts)
         stack.callback(counters.close)
         node, source = _task_worker(context, job, model, counters)
         stack.callback(node.sums.close)
+        stack.enter_context(connection.complaining())
         task = job.task.__class__.__name__
         # Refused before anything is exchanged: tensors of different models would not even have the same size.
         connection.introduce(node, context.terms.fingerprint(task=task, seed=job.seed))

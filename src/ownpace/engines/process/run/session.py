@@ -11,6 +11,7 @@ Whatever was opened is closed in the opposite order, however the run ends.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import signal
@@ -80,7 +81,8 @@ class Session:
                 # First in, last out: until the last child is gone, Ctrl-C must not end this process halfway.
                 opened.enter_context(signals(self.orders))
             if self._hub_config is not None:
-                connection = Connection(HUB, self.rendezvous)  # with a store of its own: another thread's may block
+                # With a store of its own: another thread's may block.
+                connection = Connection(HUB, self.rendezvous, on_wait=self._raise_deaths)
                 opened.callback(lambda: connection.mailbox.close(now=self._supervisor.started_all(self.roster)))
                 self._keeper = HubKeeper(
                     Hub(connection.mailbox, self.roster, self._hub_config), self.orders, self._supervisor
@@ -113,14 +115,19 @@ class Session:
 
     def _watch(self, over: threading.Event) -> None:
         while not over.wait(_LOOK_EVERY_S):
-            self.orders.alarms += self._supervisor.deaths()
+            # A helper that has heard Goodbye may end before this process has: that is no reason to give up.
+            self.orders.alarms += self._supervisor.deaths(even_clean=False)
+
+    def _raise_deaths(self) -> None:
+        for death in self._supervisor.deaths():
+            raise death
 
     @contextmanager
     def connected(
         self, address: Address, like: Tensor, *, is_evaluated: bool
     ) -> Iterator[tuple[Connection, NodeContext]]:
         """Connect a node of this process; if it fails, the hub is told why."""
-        connection = Connection(address.name, self.rendezvous, self._store)
+        connection = Connection(address.name, self.rendezvous, self._store, on_wait=self.orders.raise_alarms)
         try:
             yield (
                 connection,
@@ -202,10 +209,18 @@ class HubKeeper:
         try:
             self._run()
         except BaseException as error:  # a full disk, an event handler of the user's
-            self.error = self.error or NodeFailed(f"the hub: {type(error).__name__}: {error}")
-            self.hub.give_up(self.error)
+            known = (
+                error if isinstance(error, OwnpaceError) else NodeFailed(f"the hub: {type(error).__name__}: {error}")
+            )
+            self.error = self.error or known
+            # The alarm first: this process's own node must end even if nothing can be written or sent any more.
             self._orders.alarms.append(self.error)
-            raise
+            with contextlib.suppress(Exception):
+                self.hub.finish(self.error)
+            with contextlib.suppress(Exception):
+                self.hub.give_up(self.error)
+            if known is not error:
+                raise
 
     def _run(self) -> None:
         hub = self.hub

@@ -89,10 +89,7 @@ class Supervisor:
         try:
             process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise InputError(
-                f"the run cannot be handed to another process: {error}; define tasks, algorithms and functions at the "
-                "top of a module, not inside a function or as a lambda"
-            ) from None
+            raise _not_handed_over(error) from None
         log.info("forked %s as process %s", order.name, process.pid)
         self._add(order.name, _Forked(process))
 
@@ -100,13 +97,17 @@ class Supervisor:
         """Start a node in a fresh interpreter."""
         # Here, where the user sees it: the child would fail in an interpreter of its own.
         check_importable(order.terms)
+        try:
+            pickled = pickle.dumps(order)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise _not_handed_over(error) from None
         command = [sys.executable, "-c", f"from {_MODULE} import be_spawned_node; be_spawned_node()"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE)
         assert process.stdin is not None
-        pickle.dump(order, process.stdin)
+        self._add(order.name, _Spawned(process))
+        process.stdin.write(pickled)
         process.stdin.flush()  # and left open: its end is the parent's end
         log.info("started %s as process %s", order.name, process.pid)
-        self._add(order.name, _Spawned(process))
 
     def _add(self, name: str, child: Child) -> None:
         self._children[name] = child
@@ -116,12 +117,12 @@ class Supervisor:
         """Whether every node of the run was a child of this process."""
         return self._started >= {node.name for node in roster.nodes}
 
-    def deaths(self, samples: int = 0) -> list[OwnpaceError]:
-        """An error for each child that has ended since the last time."""
+    def deaths(self, samples: int = 0, *, even_clean: bool = True) -> list[OwnpaceError]:
+        """An error for each child that has ended since the last time; for a clean end only if `even_clean`."""
         errors: list[OwnpaceError] = []
         for name, child in self._children.items():
             code = child.exit_code()
-            if code is None or name in self._seen_dead:
+            if code is None or name in self._seen_dead or (code == 0 and not even_clean):
                 continue
             self._seen_dead.add(name)
             log.info("%s ended with %s", name, code)
@@ -184,16 +185,26 @@ class _Spawned:
                 self._process.stdin.close()
 
 
+def _not_handed_over(error: Exception) -> InputError:
+    return InputError(
+        f"the run cannot be handed to another process: {error}; define tasks, algorithms and functions at the "
+        "top of a module, not inside a function or as a lambda"
+    )
+
+
 def check_importable(terms: RunTerms) -> None:
     """Raise if a fresh interpreter could not find the code that a helper needs."""
-    kinds: list[tuple[str, type]] = [("algorithm", type(terms.algorithm))]
+    needed: list[tuple[str, object]] = [("algorithm", type(terms.algorithm))]
     if isinstance(terms.optimizer, OptimizerCopy):
-        kinds.append(("optimizer", terms.optimizer.kind))
-    for what, kind in kinds:
-        if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        needed.append(("optimizer", terms.optimizer.kind))
+    elif terms.optimizer.custom is not None:
+        needed.append(("optimizer", terms.optimizer.custom))
+    for what, code in needed:
+        name = getattr(code, "__qualname__", repr(code))
+        if getattr(code, "__module__", "") == "__main__" or "<locals>" in name:
             raise InputError(
-                f"the {what} {kind.__qualname__} is defined in the script itself, where parameter servers cannot find "
-                "it; put it into a module that can be imported"
+                f"the {what} {name} is defined in the script itself, where parameter servers cannot find it; put it "
+                "into a module that can be imported"
             )
 
 

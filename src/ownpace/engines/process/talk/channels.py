@@ -32,7 +32,7 @@ class Work(Protocol):
     def is_completed(self) -> bool:
         """Whether it is over, one way or the other."""
 
-    def wait(self, timeout: timedelta) -> object:
+    def wait(self, timeout: timedelta = ...) -> object:
         """Wait this long at most; raises RuntimeError if it is not over by then, or has failed."""
 
 
@@ -107,14 +107,14 @@ class AskedWork:
     def is_completed(self) -> bool:
         return self._work.is_completed()
 
-    def wait(self, timeout: timedelta) -> None:
+    def wait(self, timeout: timedelta = _PATIENCE) -> None:
         deadline = time.monotonic() + timeout.total_seconds()
         while not self._work.is_completed():
             if time.monotonic() > deadline:
                 raise RuntimeError("timed out")
             time.sleep(_ASK_EVERY_S)
         # Although it is over: this raises what went wrong, and makes the current stream wait for the result.
-        self._work.wait(timeout)
+        self._work.wait()  # it is over: this tells how
 
 
 def finish(works: Iterable[Work], group: str, on_tick: Callable[[], None]) -> None:

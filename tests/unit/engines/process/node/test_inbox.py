@@ -42,7 +42,7 @@ class Node:
         self.rates: list[float] = []
         self.controls: list[Control] = []
 
-    def hear_rates(self, rates: Sequence[float]) -> None:
+    def hear_rates_of_message(self, rates: Sequence[float]) -> None:
         self.rates += rates
 
     def hear_control(self, sender: str, control: Control) -> bool:
