@@ -203,3 +203,21 @@ def test_a_server_begins_anew_with_each_loop(monkeypatch: pytest.MonkeyPatch) ->
     assert Counting.told == [1, 2, 3, 4] * 2  # three batches, and word that there are no more
     updates = [[batch] for loop in seen["loops"] for batch in loop]
     close(torch.tensor(seen["weights"]), on_one_machine(24, updates, sgd))
+
+
+def test_a_gradient_that_is_refused_may_be_followed_by_another() -> None:
+    """A script that catches the error and leaves the batch out goes on, and its loop ends as it should."""
+    data, net = Numbers(64), make_net()
+    batches = refused = 0
+    with ownpace.join("pace") as fleet:
+        model, optimizer = fleet.wrap(net, sgd(net))
+        for x, y, _ in fleet.batches(data, 8):
+            optimizer.zero_grad()
+            batches += 1
+            (mean_loss(model, x, y) * (float("nan") if batches == 2 else 1.0)).backward()
+            try:
+                optimizer.step()
+            except ownpace.DivergenceError:
+                refused += 1
+    assert (batches, refused) == (8, 1)
+    assert torch.isfinite(flat(net)).all()

@@ -8,18 +8,19 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.process.started import PATIENCE_S, entry, until
 
 from ownpace.algorithms import make_algorithm
-from ownpace.core.contract.errors import MachineDied, OwnpaceError, PeerLost
+from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
-from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
+from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor, check_importable
 from ownpace.engines.process.talk.mailbox import RunKey
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
@@ -102,3 +103,16 @@ def test_no_child_is_left_at_the_end(children):
     children.supervisor.end(0.0)
     assert not any(map(runs, pids))
     assert children.supervisor.deaths() == []  # they are forgotten
+
+
+def test_what_a_fresh_interpreter_could_not_find_is_refused_before_one_is_started():
+    """A function of the script, or a lambda, as optimizer: the helper would fail where no one sees why."""
+
+    def of_the_script(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    of_the_script.__module__, of_the_script.__qualname__ = "__main__", "of_the_script"
+    check_importable(TERMS)
+    for custom in (lambda parameters: torch.optim.SGD(parameters, lr=0.1), of_the_script):
+        with pytest.raises(InputError, match="is defined in the script itself"):
+            check_importable(replace(TERMS, optimizer=OptimizerSpec(custom=custom)))

@@ -1,0 +1,38 @@
+"""A failure anywhere is told as what it is, and the records have an end."""
+
+from __future__ import annotations
+
+import pytest
+from tests.process.failing import FullGpu
+from tests.process.started import PATIENCE_S
+
+from ownpace import make_algorithm
+from ownpace.core.contract.errors import NodeFailed
+from ownpace.core.contract.events import End, Event
+from ownpace.engines import Job, run_process
+from ownpace.fleet import paces
+from ownpace.tasks import Quadratic
+from ownpace.testing import run_on
+
+pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
+
+
+def test_a_model_that_one_worker_cannot_build_is_named_with_the_reason():
+    outcome, events = run_on("process", make_algorithm("sync"), paces(1000, 1000, jitter=0.0), task=FullGpu())
+    assert isinstance(outcome.error, NodeFailed)
+    assert str(outcome.error) == "worker-1: MemoryError: this GPU is full"
+    assert outcome.error.blame == "worker-1"
+    assert isinstance(events[-1], End)
+    assert events[-1].code == "node-failed"
+
+
+def test_an_error_in_a_users_own_callback_is_raised_and_the_records_have_an_end():
+    def broken(report: object) -> None:
+        raise ZeroDivisionError("my own mistake")
+
+    events: list[Event] = []
+    job = Job(algorithm=make_algorithm("sync"), task=Quadratic(), fleet=paces(1000, jitter=0.0), samples=10**9)
+    with pytest.raises(ZeroDivisionError, match="my own mistake"):
+        run_process(job, events.append, broken)
+    assert [isinstance(event, End) for event in events].count(True) == 1
+    assert isinstance(events[-1], End)
