@@ -34,7 +34,8 @@ class LearnerState:
         self._inbox = inbox
         self._buffers = buffers
         self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
-        self._agreed_rates: Sequence[float] = ()
+        self.agreed_rates: Sequence[float] = ()
+        """The learning rates that the members of the latest sum agreed on: those of the first."""
 
     @property
     def parameters(self) -> Parameters:
@@ -49,16 +50,12 @@ class LearnerState:
     def _lr_factor(self, scale: float) -> float:
         return self._context.terms.lr_factor(self._progress.scheduled) * scale
 
-    def agree_on_rates(self, rates: Sequence[float]) -> None:
-        """Use these learning rates for updates from now on: those of the first member of the latest sum."""
-        self._agreed_rates = rates
-
     def step(self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int) -> None:
         """Make an update."""
         if gradient.samples:
             # Closed before the update is counted: a budget of time that is spent by now does not include it.
             self._maybe_close_totals()
-            self.held.step(gradient, self._lr_factor(lr_scale), memory, self._agreed_rates)
+            self.held.step(gradient, self._lr_factor(lr_scale), memory, self.agreed_rates)
             self._made_update(gradient, advance)
 
     def peek(self, gradient: Gradient, lr_scale: float) -> Parameters:
@@ -73,7 +70,7 @@ class LearnerState:
 
     def _rates_for(self, gradient: Gradient) -> Sequence[float]:
         """Those agreed on for a sum, so that its members stay together; for this worker's own gradient, its own."""
-        return self._agreed_rates if gradient.contributions else ()
+        return self.agreed_rates if gradient.contributions else ()
 
     def commit(self, values: Tensor, work: Gradient) -> None:
         """Make an update whose result is known."""

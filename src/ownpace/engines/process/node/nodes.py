@@ -227,7 +227,7 @@ class ProcessWorker(ProcessNode):
         return self.learner.held.rates()
 
     def hear_rates(self, rates: Sequence[float]) -> None:
-        self.learner.agree_on_rates(rates)
+        self.learner.agreed_rates = rates
 
     def _buffers(self) -> Tensor | None:
         return self.source.buffers()

@@ -129,7 +129,7 @@ class LoopRun:
     ) -> tuple[Session, Connection, ProcessWorker]:
         """Open the session, and connect this worker; `stack` closes them."""
         options, environment = self._options, self._environment
-        terms = self._terms(user)
+        terms = terms_of(options, environment.world_size, user)
         hub = self._hub_config(terms, model, user, batch_size) if environment.rank == 0 else None
         session = stack.enter_context(
             Session(
@@ -156,24 +156,6 @@ class LoopRun:
         able = backend_on(device, self._environment.local_world_size, has_communicators=has_communicators)
         backend = common_backend(self._store, self._environment, self._options.backend or able)
         return replace(self._rendezvous, backend=backend)
-
-    def _terms(self, user: UserParameters) -> RunTerms:
-        algorithm = self._options.algorithm
-        num_servers = len(self._options.server_hosts) if algorithm.has_servers else 0
-        if num_servers and any(user.optimizer.state.values()):
-            raise InputError(
-                "the optimizer has made steps before (a checkpoint?), and its state cannot go to parameter servers; "
-                "begin with a new optimizer, or use an algorithm without servers, such as pace"
-            )
-        return RunTerms(
-            algorithm=algorithm,
-            workers=tuple(f"worker-{rank}" for rank in range(self._environment.world_size)),
-            num_servers=num_servers,
-            layers=user.layout.layers,
-            dtype=user.values.dtype,
-            optimizer=OptimizerCopy.of(user.optimizer, user.parameters),
-            detail=self._options.detail,
-        )
 
     def _hub_config(self, terms: RunTerms, model: nn.Module, user: UserParameters, batch_size: int) -> HubConfig:
         algorithm = self._options.algorithm
@@ -248,6 +230,26 @@ class LoopRun:
         finally:
             self.is_over = True
         return lines
+
+
+def terms_of(options: FleetOptions, num_workers: int, user: UserParameters) -> RunTerms:
+    """What every node of the run must know."""
+    algorithm = options.algorithm
+    num_servers = len(options.server_hosts) if algorithm.has_servers else 0
+    if num_servers and any(user.optimizer.state.values()):
+        raise InputError(
+            "the optimizer has made steps before (a checkpoint?), and its state cannot go to parameter servers; "
+            "begin with a new optimizer, or use an algorithm without servers, such as pace"
+        )
+    return RunTerms(
+        algorithm=algorithm,
+        workers=tuple(f"worker-{rank}" for rank in range(num_workers)),
+        num_servers=num_servers,
+        layers=user.layout.layers,
+        dtype=user.values.dtype,
+        optimizer=OptimizerCopy.of(user.optimizer, user.parameters),
+        detail=options.detail,
+    )
 
 
 def share_buffers(worker: ProcessWorker, model: nn.Module) -> None:
