@@ -152,8 +152,7 @@ class LoopRun:
         return session, connection, worker
 
     def _with_backend(self, device: torch.device) -> Rendezvous:
-        has_communicators = self._options.algorithm.has_communicators
-        able = backend_on(device, self._environment.local_world_size, has_communicators=has_communicators)
+        able = backend_on(device, self._environment.local_world_size, self._options.algorithm)
         backend = common_backend(self._store, self._environment, self._options.backend or able)
         return replace(self._rendezvous, backend=backend)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from ownpace.core.contract import events
+from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
@@ -31,7 +32,7 @@ def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outco
         # The model is built here before any child is: bad input is then raised where the user called.
         learning = make_learning(job, worker_device(job, 0))
         terms = RunTerms.of(job, learning.layout, learning.initial.dtype)
-        backend = backend_for(job, torch.device(job.device), len(terms.workers))
+        backend = backend_on(torch.device(job.device), len(terms.workers), job.algorithm)
         rendezvous = Rendezvous(LOOPBACK, port, "ownpace", RunKey.new().secret, LOOPBACK, backend)
         hub = hub_config(job, terms, learning, emit, on_progress)
         with Session(terms, rendezvous, hub=hub, handles_signals=True) as session:
@@ -74,15 +75,10 @@ def hub_config(
     )
 
 
-def backend_for(job: Job, device: torch.device, workers_here: int) -> str:
-    """What sums go over."""
-    return backend_on(device, workers_here, has_communicators=job.algorithm.has_communicators)
-
-
-def backend_on(device: torch.device, workers_here: int, *, has_communicators: bool) -> str:
+def backend_on(device: torch.device, workers_here: int, algorithm: Algorithm) -> str:
     """NCCL where every worker of this host has a GPU of its own, else gloo. Communicators have no GPUs."""
     own_gpus = device.type == "cuda" and torch.cuda.device_count() >= workers_here
-    return "nccl" if own_gpus and not has_communicators else "gloo"
+    return "nccl" if own_gpus and not algorithm.has_communicators else "gloo"
 
 
 def raise_bad_input(outcome: Outcome) -> Outcome:

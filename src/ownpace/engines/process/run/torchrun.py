@@ -18,7 +18,7 @@ from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.run.launch import backend_for, hub_config, make_learning, raise_bad_input
+from ownpace.engines.process.run.launch import backend_on, hub_config, make_learning, raise_bad_input
 from ownpace.engines.process.run.node_main import log_to, run_worker, worker_device
 from ownpace.engines.process.run.rendezvous import Environment, common_backend, meet
 from ownpace.engines.process.run.session import Session
@@ -37,7 +37,7 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     # Bad input before meeting the others: every rank finds the same, and none waits for one that is gone.
     store, rendezvous = meet(environment)
     # Agreed on before any group is made: two ranks that chose differently would wait for each other for ever.
-    able = backend_for(job, device, environment.local_world_size)
+    able = backend_on(device, environment.local_world_size, job.algorithm)
     rendezvous = replace(rendezvous, backend=common_backend(store, environment, able))
     hub = None
     if environment.rank == 0:
