@@ -27,6 +27,7 @@ from torch import nn
 
 import ownpace
 from ownpace.core.contract.events import Event, Update
+from ownpace.drop_in.batches import Batches
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 
@@ -89,7 +90,7 @@ def test_a_server_has_the_optimizer_and_follows_its_schedule(make_optimizer: Mak
 
 def batches_of_one(
     algorithm: str, **options: Any
-) -> Iterator[tuple[Any, nn.Sequential, torch.optim.Optimizer, Iterator[Any]]]:
+) -> Iterator[tuple[Any, nn.Sequential, torch.optim.Optimizer, Batches]]:
     net = make_net()
     optimizer = options.pop("optimizer", sgd)(net)
     with ownpace.join(algorithm) as fleet:

@@ -24,7 +24,7 @@ from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import Stopwatch
 from ownpace.engines.process.node.layer_sender import LayerSender, no_overlap
 from ownpace.engines.process.node.nodes import ProcessWorker
-from ownpace.engines.process.node.parameters import UserParameters
+from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.talk.control import Pull, Pulled
 from ownpace.engines.process.talk.wire import Packet
 

@@ -19,8 +19,8 @@ from ownpace.engines.process.node.batch_source import BatchSource
 from ownpace.engines.process.node.loop import UserLoop, held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
-from ownpace.engines.process.node.parameters import UserParameters
 from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
@@ -198,6 +198,11 @@ class LoopRun:
         self.loop.finish(shared_counter(self._store, f"ended/{self._generation}"))
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
+
+    @property
+    def rank(self) -> int:
+        """This process's, among the workers."""
+        return self._environment.rank
 
     @property
     def was_interrupted(self) -> bool:

@@ -1,39 +1,25 @@
-"""The drop-in: a user's own training loop answers what an algorithm asks for.
-
-    with ownpace.join(algorithm="balanced") as fleet:
-        model, optimizer = fleet.wrap(model, optimizer)
-        for x, y in fleet.batches(dataset, batch_size=64, epochs=5):
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-The algorithm is the same coroutine that a complete run drives. When it asks for a gradient it is suspended;
-`fleet.batches` hands out as many samples as it asked for, and `optimizer.step()` brings it their gradient and lets it
-go on (to sum, wait, step) until it asks for the next.
-"""
+"""`ownpace.join`, and the fleet that it returns: what a user's script calls."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from ownpace.algorithms import DEFAULT, make_algorithm
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError, Interrupted, unknown
+from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
+from ownpace.drop_in.batches import Batches
+from ownpace.drop_in.loops import Loops, Wrapped
 from ownpace.engines.job import OnProgress
-from ownpace.engines.process.node.batch_source import BatchSource
-from ownpace.engines.process.node.loop import UserLoop
-from ownpace.engines.process.node.parameters import UserParameters, flatten
+from ownpace.engines.process.node.user_parameters import flatten
 from ownpace.engines.process.run.joining import FleetOptions, LoopRun
 from ownpace.engines.process.run.rendezvous import Environment, default_timeout_s
 from ownpace.report.summary import Summary, SummaryBuilder
@@ -85,10 +71,7 @@ class Joined:
         started = Environment.read()
         self._environment = started or Environment.alone()
         self._run = LoopRun(options, self._environment, alone=started is None)
-        self._model: nn.Module | None = None
-        self._user: UserParameters | None = None
-        self._overlap = False
-        self._loop: UserLoop | None = None
+        self._wrapped: Wrapped | None = None
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
 
@@ -128,22 +111,20 @@ class Joined:
                 allows it. Faster; but then each batch needs its own `optimizer.step()`, and nothing may change the
                 gradients between `backward()` and `step()`: that is refused, not ignored.
         """
-        if self._model is not None:
+        if self._wrapped is not None:
             raise InputError("wrap was called twice; a fleet trains one model")
         positive(clip_norm=clip_norm)
         if getattr(optimizer.step, "_of_a_fleet", False):
             # Before `flatten`, which would take it for the real step.
             del optimizer.step  # of a fleet before this one
-        self._user = flatten(model, optimizer, clip_norm)
-        self._model = model
-        self._overlap = overlap
+        self._wrapped = Wrapped(model, flatten(model, optimizer, clip_norm), overlap)
         # After `flatten`, which has kept the real step.
         replace_step(optimizer, self._stepped)
         return model, optimizer
 
     def batches(
         self, dataset: Any, batch_size: int, *, epochs: int = 1, sampling: Sampling = "queue", **loader: Any
-    ) -> Iterator[Any]:
+    ) -> Batches:
         """Batches of a map-style dataset, as many samples in each as the algorithm asks for.
 
         Every worker runs this loop; each takes what it can. It ends on all workers when the last sample has been
@@ -157,49 +138,21 @@ class Joined:
                 worker its own equal part.
             **loader: For torch's DataLoader: num_workers, collate_fn, pin_memory …
         """
-        if self._model is None or self._user is None:
+        if self._wrapped is None:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before it")
         if sampling not in get_args(Sampling):
             raise unknown("sampling", sampling, get_args(Sampling))
         positive(batch_size=batch_size, epochs=epochs)
-        size, run = len(dataset), self._run
-        if not run.is_open:
-            alike = {"number_of_samples": size, "sampling": sampling, "epochs": epochs}
-            run.open(self._model, self._user, overlap=self._overlap, batch_size=batch_size, alike=alike)
-        if run.loop.is_waiting:
-            raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
-        number = run.begin_loop(batch_size, epochs * size)
-        source = run.source(number, size, epochs, sampling)
-        return self._hand_out(source, DataLoader(dataset, batch_sampler=source, **loader))
-
-    def _hand_out(self, source: BatchSource, loader: DataLoader[Any]) -> Iterator[Any]:
-        loop = self._loop = self._run.loop
-        finished = False
-        loop.is_running = True
-        try:
-            for batch in loader:
-                # A DataLoader with workers draws batches ahead; they come out in the order of drawing, as do sizes.
-                samples = source.sizes.pop(0)
-                if not loop.is_waiting:
-                    break  # the run was stopped
-                loop.hand_out(samples)
-                yield batch
-            finished = True
-        finally:
-            # Also after a `break`: the others must not wait in a sum for this worker.
-            loop.is_running = False
-            self._run.end_loop(stop=not finished)
-        if self._run.was_interrupted and self.rank == 0:
-            raise Interrupted("interrupted; the model keeps what it has learnt so far")
+        return Batches(Loops(self._run, self._wrapped), dataset, batch_size, epochs, sampling, loader)
 
     def evaluate(self, function: Callable[[nn.Module], T]) -> T:
         """Call `function(model)` with the global parameters as they are now, in evaluation mode, without gradients.
 
         Only this worker evaluates; no other waits for it, so it may be called at any time and by any worker.
         """
-        if self._model is None:
+        if self._wrapped is None:
             raise InputError("fleet.evaluate needs a model; call fleet.wrap(model, optimizer) before it")
-        model, run = self._model, self._run
+        model, run = self._wrapped.model, self._run
         # Each by itself: a user may keep some layers in evaluation mode while training.
         were_training = [module for module in model.modules() if module.training]
         model.eval()
@@ -214,9 +167,9 @@ class Joined:
                 module.training = True
 
     def _stepped(self) -> None:
-        if self._loop is None or not self._loop.is_running:
+        if not self._run.is_open or not self._run.loop.is_running:
             raise InputError("optimizer.step was called outside of fleet.batches; take the batches from it")
-        self._loop.take_gradient()
+        self._run.loop.take_gradient()
 
 
 def replace_step(optimizer: Optimizer, stepped: Callable[[], None]) -> None:
@@ -234,6 +187,3 @@ def replace_step(optimizer: Optimizer, stepped: Callable[[], None]) -> None:
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     # A GradScaler is to undo its scale, and to look for infinities, before the gradient goes to the others.
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-
-
-__all__ = ["Joined", "join"]
