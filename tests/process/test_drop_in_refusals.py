@@ -92,7 +92,7 @@ def test_steps_that_belong_to_no_batch_are_refused() -> None:
                 with pytest.raises(ownpace.InputError, match="twice for one batch"):
                     optimizer.step()
                 with pytest.raises(ownpace.InputError, match="within a loop"):
-                    fleet.batches(Numbers(32), 8)
+                    next(iter(fleet.batches(Numbers(32), 8)))
             optimizer.zero_grad()
         with outside:
             optimizer.step()
@@ -106,7 +106,7 @@ def test_a_model_that_was_moved_after_wrap_is_refused() -> None:
         net, _ = wrapped(fleet)
         net.double()
         with pytest.raises(ownpace.InputError, match="move or convert the model before"):
-            fleet.batches(Numbers(40), 8)
+            next(iter(fleet.batches(Numbers(40), 8)))
 
 
 def test_a_step_without_a_backward_pass_is_refused() -> None:
