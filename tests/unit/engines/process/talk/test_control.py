@@ -26,7 +26,7 @@ EXAMPLES: list[control.Control] = [
     control.WorkerBuffers(),
     control.Stop(),
     control.Pull(),
-    control.Pulled(1, 7),
+    control.Pulled(1, 7, 640),
     control.Ended("abc"),
     control.Release(),
     control.Goodbye(["{}"]),
