@@ -101,7 +101,7 @@ def test_what_a_fleet_cannot_step_is_refused() -> None:
             fleet.schedule(lr_scheduler.ReduceLROnPlateau(optimizer))
         with pytest.raises(ownpace.InputError, match=r"was given a SGD; .* fleet.updates"):
             fleet.schedule(optimizer)  # type: ignore[type-var]
-        with pytest.raises(ownpace.InputError, match="every is 'batch'|unknown every 'batch'"):
+        with pytest.raises(ownpace.InputError, match="every"):
             fleet.schedule(lr_scheduler.StepLR(optimizer, 1), every="batch")  # type: ignore[arg-type]
         once = fleet.schedule(lr_scheduler.StepLR(optimizer, 1))
         with pytest.raises(ownpace.InputError, match="the same scheduler twice"):
