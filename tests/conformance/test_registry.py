@@ -71,12 +71,13 @@ DELAYED_ALONE = {
     "abs": "applies every gradient one update late, alone too",
     "abs-equal-time": "the same",
     "abs-capped": "the same",
-    "abs-exact": "the same",
     "pipe": "the same",
     "pace-blind": "without a prediction it is ABS-SGD",
     "od-blind": "without a local step it is Pipe-SGD",
 }
 NOT_PLAIN_ALONE = {
+    "pace-exact": "its batches are larger",
+    "abs-exact": "the same",
     "acco": "half of every batch is taken at an estimate of the parameters",
     "acco-equal-time": "the same",
     "acco-capped": "the same",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
@@ -18,6 +19,7 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.drop_in.batches import Batches
+from ownpace.drop_in.closing import last_line, warn_of_large_updates
 from ownpace.drop_in.loops import Loops, Wrapped
 from ownpace.drop_in.progress import FleetProgress
 from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
@@ -44,6 +46,7 @@ def join(
     on_event: events.Emit | None = None,
     on_progress: OnProgress | None = None,
     timeout_s: float | None = None,
+    quiet: bool = False,
 ) -> Joined:
     """Join the other processes that torchrun started; alone, be a fleet of one.
 
@@ -57,6 +60,7 @@ def join(
         on_event: Gets every event, on rank 0 (`core.contract.events`).
         on_progress: Called now and then on rank 0 with samples, paces and busy shares.
         timeout_s: How long to wait for the others at the start (None: what OWNPACE_TIMEOUT_S says, or two minutes).
+        quiet: Do not say at the end, on rank 0 and standard error, how many samples and updates there were.
     """
     if isinstance(algorithm, str):
         algorithm = make_algorithm(algorithm, parameters)
@@ -65,13 +69,15 @@ def join(
     hosts = [0] * servers if isinstance(servers, int) else list(servers)
     timeout_s = default_timeout_s() if timeout_s is None else timeout_s
     positive(servers=len(hosts), timeout_s=timeout_s)
-    return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s))
+    return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s), quiet=quiet)
 
 
 class Joined:
     """This process as a worker of the fleet. Use it as a context manager."""
 
-    def __init__(self, options: FleetOptions) -> None:
+    def __init__(self, options: FleetOptions, *, quiet: bool = False) -> None:
+        self._algorithm = options.algorithm
+        self._quiet = quiet
         started = Environment.read()
         self._environment = started or Environment.alone()
         self._run = LoopRun(options, self._environment, alone=started is None)
@@ -124,6 +130,11 @@ class Joined:
             builder.take(events.from_line(line))
         if error is None:
             self.summary = builder.summary()
+            if self.rank == 0 and self.summary.updates:
+                if not self._quiet:
+                    print(last_line(self.summary, self._algorithm, self.num_workers), file=sys.stderr)
+                batch_size = max(self._progress.largest_batch, self._run.loop.largest_step)
+                warn_of_large_updates(self.summary, self._algorithm, batch_size, self.num_workers)
 
     def wrap(
         self,

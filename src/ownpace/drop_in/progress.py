@@ -24,6 +24,8 @@ class FleetProgress:
         self.samples = 0
         self.epoch = 0
         """Complete passes over the data."""
+        self.largest_batch = 0
+        """The largest batch size of all loops."""
         self.position = 0.0
         """Of schedules that go on with every update."""
         self._scheduled = 0.0
@@ -37,6 +39,7 @@ class FleetProgress:
 
     def begin_loop(self, batch_size: int, samples: float, epoch_samples: float) -> None:
         """A loop begins, over this many samples, and data of which one pass is that many (both may be infinite)."""
+        self.largest_batch = max(self.largest_batch, batch_size)
         loop = _Loop(batch_size * self._num_workers, samples, epoch_samples)
         loop.first_sample, loop.first_epoch = self.samples, self.epoch
         loop.first_scheduled, loop.first_position = self._scheduled, self.position

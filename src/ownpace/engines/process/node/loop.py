@@ -123,6 +123,8 @@ class UserLoop:
         self._begun_s = 0.0
         self._last_version = math.inf
         self._point = ModelPoint(user.values)
+        self.largest_step = 0
+        """The most samples that the user's loop has taken for one `optimizer.step()`."""
         self.is_running = False
         """Whether the user's loop runs."""
         self.has_failed = False
@@ -194,6 +196,7 @@ class UserLoop:
         if not self._user.has_gradient:
             raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
         self._handed_out = 0
+        self.largest_step = max(self.largest_step, samples)
         seconds = self._stopwatch.stop(samples)
         asked = self._source.asked
         assert asked is not None

@@ -53,7 +53,7 @@ def test_what_is_sent_comes_through_json(example):
         ({"kind": "Start", "zero_s": 1.0, "more": 2}, "fields"),
         ({"kind": "Start", "zero_s": "soon"}, "zero_s is 'soon'"),
         ({"kind": "Start", "zero_s": None}, "zero_s is None"),
-        ({"kind": "Pulled", "shard": True, "version": 1}, "shard is True"),
+        ({"kind": "Pulled", "shard": True, "version": 1, "samples": 8}, "shard is True"),
         ({"kind": "Ended", "digest": 3}, "digest is 3"),
         ({"kind": "Report", "now_s": 0.0, "totals": {}, "work": {}, "events": []}, "a UpdateTotals with the fields"),
         ({"kind": "Report", "now_s": 0.0, "totals": [], "work": {}, "events": []}, "received a"),
