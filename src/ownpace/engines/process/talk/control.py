@@ -216,7 +216,13 @@ _NESTED: dict[str, type] = {"totals": UpdateTotals, "work": WorkDone}
 
 def to_record(control: Control) -> dict[str, object]:
     """The message as what JSON can hold, its kind first."""
-    return {"kind": type(control).__name__, **dataclasses.asdict(control)}
+    return {"kind": type(control).__name__, **_fields(control)}
+
+
+def _fields(message: object) -> dict[str, object]:
+    # Not dataclasses.asdict, which copies every list in it: that was a fortieth of a quick loop's time.
+    values = {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}  # type: ignore[arg-type]
+    return {name: _fields(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
 
 
 def from_record(record: Mapping[str, object]) -> Control:
