@@ -17,6 +17,7 @@ from ownpace.core.learning.sampling import Sampling
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.batch_source import BatchSource
 from ownpace.engines.process.node.loop import UserLoop, held_by_servers
+from ownpace.engines.process.node.model_state import global_state_dicts
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.terms import RunTerms
@@ -111,6 +112,7 @@ class LoopRun:
         with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
             session, connection, worker = self._enter(stack, model, user, batch_size)
             loop = UserLoop(worker, user, overlap=overlap)
+            stack.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
             seed, clip_norm = self._options.seed, user.clip_norm
             connection.introduce(worker, session.terms.fingerprint(**alike, seed=seed, clip_norm=clip_norm))
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
