@@ -6,10 +6,12 @@ import fcntl
 import os
 import struct
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ownpace.core.learning.sampling import Take
+from ownpace.engines.process.talk.store import read_when_set
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -25,7 +27,15 @@ class Counters:
     of another process (30 µs where there is a core for it, 240 where there is none). Several hosts ask the store.
     """
 
-    def __init__(self, store: Store, *, first: bool, spans_hosts: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        first: bool,
+        spans_hosts: bool,
+        timeout_s: float = 120.0,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self._file: int | None = None
         self._path = ""
@@ -35,7 +45,8 @@ class Counters:
                 self._file, self._path = tempfile.mkstemp(prefix="ownpace-")
                 store.set(_KEY, self._path)
             else:
-                self._file = os.open(store.get(_KEY).decode(), os.O_RDWR)
+                path = read_when_set(store, _KEY, "rank 0", timeout_s, on_wait)
+                self._file = os.open(path.decode(), os.O_RDWR)
 
     def forget_path(self) -> None:
         """All workers have opened the file: its name can go, so that nothing is left of it when the last one ends."""
