@@ -42,8 +42,8 @@ class Listener(Protocol):
     restarts: bool
     """Whether a message of a newer generation ends what the node does."""
 
-    def hear_rates_of_message(self, rates: Sequence[float]) -> None:
-        """A sender's learning rates came along."""
+    def hear_settings_of_message(self, settings: Sequence[float]) -> None:
+        """A sender's optimizer settings came along."""
 
     def hear_control(self, sender: str, control: Control) -> bool:
         """Take a control message; returns whether it was one for this node."""
@@ -159,8 +159,8 @@ class Inbox:
             context.reporter.event(
                 events.Transfer(min(packet.sent_s, now), now, "send", [name, context.address.name], nbytes)
             )
-        if packet.rates:
-            self._listener.hear_rates_of_message(packet.rates)
+        if packet.settings:
+            self._listener.hear_settings_of_message(packet.settings)
         body = _on(packet.body, context.like.device)
         message = Message(context.roster.by_name[name], body, packet.samples, packet.stop, packet.notes)
         for received in self._receiving:

@@ -116,11 +116,11 @@ def _server(context: NodeContext) -> ProcessServer:
     """A server, with the parameters that rank 0 sends."""
     terms, shard = context.terms, context.address.shard
     build: Build = terms.optimizer.build
-    groups: list[int] | None = None
+    places: list[int] | None = None
     if isinstance(terms.optimizer, OptimizerCopy):
-        build, groups = terms.optimizer.for_shard(terms.layers, shard)
+        build, places = terms.optimizer.for_shard(terms.layers, shard)
     values = torch.zeros(shard.stop - shard.start, dtype=terms.dtype)
-    node = ProcessServer(context, FlatParameters(values, FlatOptimizer(context.layout, shard, values, build), groups))
+    node = ProcessServer(context, FlatParameters(values, FlatOptimizer(context.layout, shard, values, build), places))
     # The first message of all is rank 0's parameters: workers push only after the start, which waits for this node.
     first = node.inbox.receive()
     while not first.done:
