@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract import events
-from ownpace.core.contract.errors import PeerLost
+from ownpace.core.contract.errors import PeerLost, ReplicasDiffer
 from ownpace.core.contract.values import Address, Body, Gradient, Message, Parameters
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.talk.control import Control, GiveUp, Release, Stop
@@ -138,6 +138,8 @@ class Inbox:
                 self.told_to_stop = True
             case Release():
                 self.released = True
+            case GiveUp(ReplicasDiffer.code, message):
+                raise ReplicasDiffer(message)  # no rank is to blame, and none only suffers from it
             case GiveUp(message=message):
                 raise PeerLost(f"the run has failed: {message}")
             case _:

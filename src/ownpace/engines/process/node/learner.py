@@ -14,6 +14,7 @@ from ownpace.engines.ledger import EvaluationMarks
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox
 from ownpace.engines.process.node.parameters import HeldParameters
+from ownpace.engines.process.node.replica_watch import ReplicaWatch
 from ownpace.engines.process.talk.control import Snapshot, WorkerBuffers
 from ownpace.engines.progress import Progress
 
@@ -34,6 +35,7 @@ class LearnerState:
         self._progress = progress
         self._inbox = inbox
         self._buffers = buffers
+        self._watch = ReplicaWatch(context)
         self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
         self._agreed: Sequence[float] = ()
         self._mine: Sequence[float] = ()
@@ -118,7 +120,12 @@ class LearnerState:
             reporter.event(events.Update(now, name, version, gradient.samples, progress.samples, staleness))
         if self._marks.passed(progress.samples):
             self.show(final=False)
+        self._watch.made_update(progress.version, self.held.values)
         reporter.maybe_report(now)
+
+    def last_checksums(self) -> list[int]:
+        """Of each layer as it is at the end, where replicas are to be equal."""
+        return self._watch.last(self.held.values)
 
     def _maybe_close_totals(self) -> None:
         """Close the totals if the run's time is up: what follows is only the end of what was in flight."""
