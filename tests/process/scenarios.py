@@ -197,7 +197,7 @@ def broken_loops() -> dict[str, Any]:
     optimizer = sgd(net)
     with ownpace.join("sync") as fleet:
         fleet.wrap(net, optimizer)
-        held = fleet.batches(Numbers(800), 8)  # not closed by `break`, as this name holds it
+        held = iter(fleet.batches(Numbers(800), 8))  # not closed by `break`, as this name holds it
         steps = 0
         for x, y, _ in held:
             mean_loss(net, x, y).backward()

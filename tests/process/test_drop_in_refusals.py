@@ -128,7 +128,7 @@ def test_servers_refuse_an_optimizer_that_has_made_steps() -> None:
     with ownpace.join("async") as fleet:
         fleet.wrap(net, optimizer)
         with pytest.raises(ownpace.InputError, match="cannot go to parameter servers"):
-            fleet.batches(Numbers(16), 8)
+            next(iter(fleet.batches(Numbers(16), 8)))
 
 
 def test_a_negative_norm_is_refused() -> None:

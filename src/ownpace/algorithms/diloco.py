@@ -63,14 +63,15 @@ class DiLoCo(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         paces = Paces(len(me.workers), self.smoothing)
-        momentum = torch.zeros_like(me.parameters.values)
+        # Kept: a script's next loop over the data goes on with it.
+        momentum = me.kept.setdefault("outer momentum", torch.zeros_like(me.parameters.values))
         while me.training:
             round_ = LocalRound(me)
             for _ in range(self._steps(paces, me.rank)):
                 round_.step(await accumulate(me, me.batch_size))
             total = await me.all_reduce(round_.difference(round_.samples))
             difference = total.mean
-            momentum = self.outer_momentum * momentum + difference
+            momentum.mul_(self.outer_momentum).add_(difference)
             outer = difference + self.outer_momentum * momentum
             # From the common start: every worker commits the same values, wherever its own steps led.
             me.commit(round_.start.values - self.outer_lr * outer, total)

@@ -135,6 +135,13 @@ class Worker(Learner, Protocol):
     def micro_batch(self) -> int:
         """Samples that one `gradient()` computes, where nothing else is said."""
 
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """Tensors by name that are to outlive this loop over the data: an outer momentum, say.
+
+        They are the same on all workers, stay when a script begins another loop, and go into checkpoints.
+        """
+
     def load(self, samples: int | None = None) -> Pending[Batch]:
         """Draw and load the next samples (default: a micro-batch), as an act of its own."""
 

@@ -195,6 +195,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         "buffers",
         "compute_s",
         "computed_samples",
+        "kept",
         "load_s",
         "micro_batch",
         "rank",
@@ -215,6 +216,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         self.micro_batch = job.micro_batch or job.batch_size
         self.buffers = simulation.learning.new_buffers()
         self.computed_samples = 0
+        self.kept: dict[str, Tensor] = {}
         self.compute_s = 0.0
         self.load_s = 0.0
         self.rank = rank

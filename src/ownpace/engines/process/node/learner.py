@@ -37,6 +37,7 @@ class LearnerState:
         self._buffers = buffers
         self._watch = ReplicaWatch(context)
         self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
+        self._away_from: Tensor | None = None
         self._agreed: Sequence[float] = ()
         self._mine: Sequence[float] = ()
         self._has_warned = False
@@ -45,6 +46,11 @@ class LearnerState:
     def parameters(self) -> Parameters:
         """As they are now, never to change again."""
         return Parameters(self.held.snapshot(), self._progress.version, self._context.address.shard)
+
+    @property
+    def global_values(self) -> Tensor:
+        """The global parameters, also while local steps have led away from them; only to look at."""
+        return self.held.values if self._away_from is None else self._away_from
 
     @property
     def lr(self) -> float:
@@ -66,6 +72,7 @@ class LearnerState:
         if gradient.samples:
             # Closed before the update is counted: a budget of time that is spent by now does not include it.
             self._maybe_close_totals()
+            self._away_from = None
             if self._mine and self._mine != self._agreed and not self._has_warned:
                 self._warn_of_difference()
             self.held.step(gradient, self._lr_factor(lr_scale), memory, self._agreed)
@@ -89,6 +96,8 @@ class LearnerState:
     def local_step(self, gradient: Gradient, lr_scale: float) -> None:
         """Move the parameters; it is not an update."""
         if gradient.samples:
+            if self._away_from is None:
+                self._away_from = self.held.snapshot()  # what an evaluation or a checkpoint in mid-round sees
             self.held.step(gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient))
 
     def _settings_for(self, gradient: Gradient) -> Sequence[float]:
@@ -99,11 +108,13 @@ class LearnerState:
         """Make an update whose result is known."""
         if work.samples:
             self._maybe_close_totals()
+            self._away_from = None
             self.held.overwrite(values)
             self._made_update(work, None)
 
     def place(self, parameters: Parameters) -> None:
         """Take over what a server sent."""
+        self._away_from = None
         self.held.place(parameters.values, parameters.shard)
         self._progress.placed(parameters)
         if self._marks.passed(self._progress.samples):

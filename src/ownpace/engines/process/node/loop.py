@@ -158,6 +158,9 @@ class UserLoop:
         if self._sender is not None:
             raise no_overlap("two batches were taken before optimizer.step")
         asked = self._source.asked
+        # Only now: between a step and the next batch, the model is at its own parameters.
+        if asked is not None and asked.at is not None and not self._point.is_elsewhere:
+            self._point.visit(asked.at.values)
         if self._overlap and asked is not None and asked.sum is not None and asked.plus is None:
             collectives = self._worker.sums.of(asked.sum.group)
             if not collectives.alone:
@@ -240,9 +243,6 @@ class UserLoop:
             self._coroutine = None
             self.has_failed = True
             raise
-        asked = self._source.asked
-        if self._coroutine is not None and asked is not None and asked.at is not None:
-            self._point.visit(asked.at.values)
 
     def tell_to_stop(self) -> None:
         """Come to an end, and let the others know with what is sent next."""
@@ -267,20 +267,29 @@ class UserLoop:
             self._answer(self._source.asked, left, 0.0)
             left = 0
 
+    @property
+    def global_values(self) -> Tensor:
+        """The global parameters, wherever the user's model is; with servers, as they were last pulled."""
+        if self._point.own is not None:
+            return self._point.own
+        return self._worker.learner.global_values
+
     @contextmanager
     def at_global_parameters(self) -> Iterator[None]:
         """Let the user's model have the global parameters for a while."""
-        if not self._point.is_elsewhere and not len(self._worker.servers):
+        user, values = self._user, self.global_values
+        if values is user.values and not len(self._worker.servers):
             yield
             return
-        here = self._user.values.clone()
-        self._point.leave(for_now=True)
+        here = user.values.clone()
+        if values is not user.values:
+            user.overwrite(values)
         for parameters in held_by_servers(self._worker):
-            self._user.place(parameters.values, parameters.shard)
+            user.place(parameters.values, parameters.shard)
         try:
             yield
         finally:
-            self._user.values.copy_(here)
+            user.overwrite(here)
 
 
 class ModelPoint:
@@ -288,24 +297,24 @@ class ModelPoint:
 
     def __init__(self, values: Tensor) -> None:
         self._values = values
-        self._own: Tensor | None = None
+        self.own: Tensor | None = None
+        """Its own parameters, while the model is elsewhere."""
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether the model is at another point than its own parameters."""
-        return self._own is not None
+        return self.own is not None
 
     def visit(self, values: Tensor) -> None:
         """Go to a point."""
-        self._own = self._values.clone()
+        self.own = self._values.clone()
         self._values.copy_(values)
 
-    def leave(self, *, for_now: bool = False) -> None:
-        """Go back to the model's own parameters; `for_now`: the point is not forgotten."""
-        if self._own is not None:
-            self._values.copy_(self._own)
-            if not for_now:
-                self._own = None
+    def leave(self) -> None:
+        """Go back to the model's own parameters."""
+        if self.own is not None:
+            self._values.copy_(self.own)
+            self.own = None
 
 
 def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:

@@ -159,6 +159,7 @@ class ProcessWorker(ProcessNode):
         super().__init__(context)
         self.batch_size = batch_size
         self.micro_batch = micro_batch
+        self.kept: dict[str, Tensor] = {}
         self.source: GradientSource
         self.learner = LearnerState(context, self.progress, held, self.inbox, self._buffers)
 
