@@ -192,7 +192,8 @@ class LoopRun:
             groups=terms.roster().names(),
         )
         emit = self._options.on_event or _ignore
-        return HubConfig(header, algorithm.replicas_identical, emit, self._options.on_progress)
+        layers = [layer.name for layer in terms.layers]
+        return HubConfig(header, layers, emit, self._options.on_progress)
 
     def begin_loop(self, batch_size: int, samples: float, updates: float = math.inf) -> int:
         """Begin a loop over this many samples: a generation of the run. Returns its number.
