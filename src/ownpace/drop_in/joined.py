@@ -123,12 +123,11 @@ class Joined:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for schedule in self._schedules:
             schedule.release()
-        if not self._run.is_open:
-            return
         builder = SummaryBuilder()
-        for line in self._run.close(error):
+        lines = self._run.close(error)
+        for line in lines:
             builder.take(events.from_line(line))
-        if error is None:
+        if lines:
             self.summary = builder.summary()
             if self.rank == 0 and self.summary.updates:
                 if not self._quiet:

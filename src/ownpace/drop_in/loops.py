@@ -39,11 +39,14 @@ class Loops:
     ) -> BatchSource:
         """Begin a loop over the data; returns where its samples come from."""
         run, wrapped = self._run, self._wrapped
+        if run.is_open and run.loop.is_waiting:
+            raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
+        alike_in_loops = {"number of samples": size, "sampling": sampling, "epochs": epochs, "batch size": batch_size}
+        # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
+        run.presence.begin_loop({name: str(value) for name, value in alike_in_loops.items()})
         if not run.is_open:
             alike = {"number_of_samples": size, "sampling": sampling, "epochs": epochs, "updates": updates}
             run.open(wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=batch_size, alike=alike)
-        if run.loop.is_waiting:
-            raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
         # Before the coroutine begins, which may make an update at once, without data of this rank.
         self._progress.begin_loop(batch_size, epochs * size, size)
         self._epochs, self._was_stopped = epochs, False
@@ -54,6 +57,8 @@ class Loops:
 
     def hand_out(self, samples: int) -> bool:
         """A batch of this many samples is about to be handed out; False: the run was stopped."""
+        # Here, too: an algorithm may go on for long without asking for anything that another rank has to bring.
+        self._run.presence.check()
         loop = self._run.loop
         if not loop.is_waiting or loop.has_made_its_updates:
             self._was_stopped = True

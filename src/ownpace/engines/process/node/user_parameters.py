@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.flat import Layout
-from ownpace.engines.process.node.group_settings import GroupSettings
+from ownpace.core.learning.group_settings import GroupSettings
+from ownpace.engines.process.node.no_trace import no_trace
 
 
 class UserParameters:
@@ -70,32 +71,31 @@ class UserParameters:
     def snapshot(self) -> Tensor:
         return self.values.clone()
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, rates: Sequence[float] = ()) -> None:
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
         assert memory == 0, "a user's optimizer has one state"
         # Into the same memory at every step: the gradients that the optimizer sees are views of it.
         mean = self._mean = torch.div(gradient.total, gradient.samples, out=self._mean)
         self.clip(mean, 1)
+        own = [parameter.grad for parameter in self.parameters]
         for parameter, view in zip(self.parameters, self.layout.views(mean), strict=True):
             parameter.grad = view
-        with self._settings.applied(rates, lr_factor):
-            self._inner_step()
+        try:
+            with self._settings.applied(settings, lr_factor):
+                self._inner_step()
+        finally:
+            # The user's own again, as after a step in a plain loop.
+            for parameter, gradient_ in zip(self.parameters, own, strict=True):
+                parameter.grad = gradient_
 
-    def set_rates(self, rates: Sequence[float]) -> None:
-        raise AssertionError("only a server is told which rates to use")
+    def set_settings(self, settings: Sequence[float]) -> None:
+        raise AssertionError("only a server is told which settings to use")
 
-    def peek(self, gradient: Gradient, lr_factor: float, rates: Sequence[float] = ()) -> Tensor:
+    def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
         if not gradient.samples:
             return self.snapshot()
-        # A copy of the state for this one step, since torch overwrites it; then the optimizer gets its own back.
-        values, state = self.values.clone(), self.optimizer.state
-        self.optimizer.state = type(state)(
-            dict, {p: {k: v.clone() if isinstance(v, Tensor) else v for k, v in s.items()} for p, s in state.items()}
-        )
-        self.step(gradient, lr_factor, rates=rates)
-        self.optimizer.state = state
-        peeked = self.values.clone()
-        self.values.copy_(values)
-        return peeked
+        with no_trace([self.optimizer], self.values):
+            self.step(gradient, lr_factor, settings=settings)
+            return self.snapshot()
 
     def place(self, values: Tensor, shard: Shard) -> None:
         self.values[shard.start : shard.stop] = values
@@ -107,8 +107,11 @@ class UserParameters:
     def lr(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def rates(self) -> Sequence[float]:
+    def settings(self) -> Sequence[float]:
         return self._settings.read()
+
+    def difference(self, mine: Sequence[float], of_first: Sequence[float]) -> str:
+        return self._settings.difference(mine, of_first)
 
 
 def flatten(model: nn.Module, optimizer: Optimizer, clip_norm: float | None) -> UserParameters:

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from torch import Tensor
 
-from ownpace.core.contract.errors import InputError, NodeFailed, OwnpaceError, SharedMemoryError, WireError
+from ownpace.core.contract.errors import (
+    InputError,
+    NodeFailed,
+    OwnpaceError,
+    ReplicasDiffer,
+    SharedMemoryError,
+    WireError,
+)
 from ownpace.engines.ledger import Ledger
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.journal import HubConfig, Journal
+from ownpace.engines.process.run.roll import differences, do_not_fit
 from ownpace.engines.process.talk.control import (
+    Checksums,
     ClockAnswer,
     ClockRequest,
     Control,
@@ -118,8 +128,11 @@ class Hub:
                 if all(each.is_prepared for each in self.journal.nodes.values()):
                     self._zero_s = time.monotonic() + _HEAD_START_S
                     self._tell(Start(self._zero_s))
-            case Ended(digest):
-                node.has_ended, node.digest = True, digest
+            case Checksums(version, values):
+                self._compare_replicas(partial(self.journal.replicas.take, name, version, values))
+            case Ended(checksums):
+                node.has_ended = True
+                self._compare_replicas(partial(self.journal.replicas.take_last, name, checksums))
                 if all(self.journal.nodes[worker.name].has_ended for worker in self._roster.workers):
                     # Not before: some worker may still need its servers.
                     helpers = (*self._roster.servers, *self._roster.communicators)
@@ -141,10 +154,16 @@ class Hub:
         if not found:
             self._tell(Welcome())
             return
-        error = InputError("the ranks do not fit together: " + "; ".join(found) + "; start all of them alike")
+        error = InputError(do_not_fit(found))
         self._refused = True
         self._tell(Refuse(str(error)))
         self.complaints.add(error)
+
+    def _compare_replicas(self, take: Callable[[], None]) -> None:
+        try:
+            take()
+        except ReplicasDiffer as error:
+            self.complaints.add(error)
 
     def _take_scores(self, *, final: bool) -> None:
         if self.evaluator is None:
@@ -190,15 +209,3 @@ class Hub:
         if self._refused:
             return  # they know why
         self._tell(GiveUp(error.code, str(error)), [name for name in self.journal.nodes if self.mailbox.knows(name)])
-
-
-def differences(fingerprints: Sequence[Mapping[str, str]]) -> list[str]:
-    """How the workers, in order of rank, differ from the first, in words."""
-    found = []
-    for key, value in fingerprints[0].items():
-        others = [rank for rank, fingerprint in enumerate(fingerprints) if fingerprint.get(key) != value]
-        if others:
-            theirs = fingerprints[others[0]].get(key, "nothing")
-            ranks = f"rank{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
-            found.append(f"the {key} of {ranks} is {theirs}, that of rank 0 is {value}")
-    return found

@@ -27,11 +27,15 @@ EXAMPLES: list[control.Control] = [
     control.Stop(),
     control.Pull(),
     control.Pulled(1, 7, 640),
-    control.Ended("abc"),
+    control.Checksums(64, [1, -(2**63)]),
+    control.Ended([3, 2**63 - 1]),
     control.Release(),
     control.Goodbye(["{}"]),
     Failed("diverged", "the loss is nan"),
     control.GiveUp("machine-died", "worker-1 is gone"),
+    control.Together(3, "loop", 2, {"epochs": "1"}),
+    control.Agreed(3),
+    control.Parted(),
 ]
 
 
@@ -54,7 +58,7 @@ def test_what_is_sent_comes_through_json(example):
         ({"kind": "Start", "zero_s": "soon"}, "zero_s is 'soon'"),
         ({"kind": "Start", "zero_s": None}, "zero_s is None"),
         ({"kind": "Pulled", "shard": True, "version": 1, "samples": 8}, "shard is True"),
-        ({"kind": "Ended", "digest": 3}, "digest is 3"),
+        ({"kind": "Ended", "checksums": 3}, "checksums is 3"),
         ({"kind": "Report", "now_s": 0.0, "totals": {}, "work": {}, "events": []}, "a UpdateTotals with the fields"),
         ({"kind": "Report", "now_s": 0.0, "totals": [], "work": {}, "events": []}, "received a"),
     ],
