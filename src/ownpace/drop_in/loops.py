@@ -41,7 +41,13 @@ class Loops:
         run, wrapped = self._run, self._wrapped
         if run.is_open and run.loop.is_waiting:
             raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
-        alike_in_loops = {"number of samples": size, "sampling": sampling, "epochs": epochs, "batch size": batch_size}
+        alike_in_loops = {
+            "number of samples": size,
+            "sampling": sampling,
+            "epochs": epochs,
+            "updates": updates,
+            "batch size": batch_size,
+        }
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
         run.presence.begin_loop({name: str(value) for name, value in alike_in_loops.items()})
         if not run.is_open:
