@@ -14,7 +14,7 @@ from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss, sg
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, StepLR
 
 import ownpace
-from ownpace.core.contract.events import Update
+from ownpace.core.contract.events import Event, Update
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "pace": {},
@@ -99,7 +99,8 @@ def bounds() -> dict[str, Any]:
     """The samples of every update, and what was warned of. Rank 1 is so slow that rank 0 could do a lot meanwhile."""
     seen: dict[str, Any] = {}
     for label, (name, parameters) in BOUNDS.items():
-        net, noted = make_net(), []
+        net = make_net()
+        noted: list[Event] = []
         optimizer = sgd(net)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

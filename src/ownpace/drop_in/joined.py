@@ -183,7 +183,7 @@ class Joined:
         check_schedule(scheduler, every)
         progress = self._progress
         followed = FollowedSchedule(scheduler, lambda: progress.steps if every == "update" else progress.epoch)
-        progress.follow(followed.go_on)
+        progress.lead(followed)
         self._schedules.append(followed)
         return scheduler
 
