@@ -38,6 +38,10 @@ class LearnerState:
         self._watch = ReplicaWatch(context)
         self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
         self._away_from: Tensor | None = None
+        self._local_samples = 0
+        self.on_progress: Callable[[int], None] = _ignore
+        """Called after every update or local step, and after parameters came from a server, with the samples of this
+        worker's local steps since the last update."""
         self._agreed: Sequence[float] = ()
         self._mine: Sequence[float] = ()
         self._has_warned = False
@@ -99,6 +103,9 @@ class LearnerState:
             if self._away_from is None:
                 self._away_from = self.held.snapshot()  # what an evaluation or a checkpoint in mid-round sees
             self.held.step(gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient))
+            # Of a sum of several workers, this one's part.
+            self._local_samples += gradient.samples // max(1, len(gradient.contributions))
+            self.on_progress(self._local_samples)
 
     def _settings_for(self, gradient: Gradient) -> Sequence[float]:
         """Those agreed on for a sum, so that its members stay together; for this worker's own gradient, its own."""
@@ -117,6 +124,7 @@ class LearnerState:
         self._away_from = None
         self.held.place(parameters.values, parameters.shard)
         self._progress.placed(parameters)
+        self.on_progress(0)
         if self._marks.passed(self._progress.samples):
             self.show(final=False)
 
@@ -131,6 +139,9 @@ class LearnerState:
             reporter.event(events.Update(now, name, version, gradient.samples, progress.samples, staleness))
         if self._marks.passed(progress.samples):
             self.show(final=False)
+        # Before the coroutine goes on: the next sum carries the settings that the schedule has arrived at by then.
+        self._local_samples = 0
+        self.on_progress(0)
         self._watch.made_update(progress.version, self.held.values)
         reporter.maybe_report(now)
 
@@ -154,3 +165,7 @@ class LearnerState:
             shard = context.address.shard.index
             snapshot = Snapshot(context.clock.now(), progress.samples, progress.version, shard, final)
             context.reporter.say(snapshot, self.held.snapshot())
+
+
+def _ignore(local_samples: int) -> None:
+    pass

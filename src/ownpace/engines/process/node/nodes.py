@@ -125,7 +125,7 @@ class ProcessServer(ProcessNode):
     def hear_control(self, sender: str, control: Control) -> bool:
         if not isinstance(control, Pull):
             return False
-        answer = Pulled(self.address.shard.index, self.progress.version)
+        answer = Pulled(self.address.shard.index, self.progress.version, self.progress.samples)
         self.context.mailbox.send(sender, Packet(self.learner.held.snapshot(), control=answer))
         return True
 

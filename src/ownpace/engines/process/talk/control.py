@@ -150,6 +150,8 @@ class Pulled:
 
     shard: int
     version: int
+    samples: int
+    """Of all updates so far."""
 
 
 @dataclass(frozen=True, slots=True)
