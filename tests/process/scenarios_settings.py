@@ -72,9 +72,12 @@ def decay_schedule(net: nn.Module) -> tuple[Optimizer, Stepped]:
 SCHEDULES = {
     each.__name__: each for each in (one_cycle_sgd, one_cycle_adamw, cosine_adamw, warm_up, tensor_lr, decay_schedule)
 }
-ALGORITHMS: dict[str, str | ownpace.Algorithm] = {
-    "two to one": TwoToOne(),
-    **{name: name for name in ("pace", "balanced", "sync", "async")},
+ALGORITHMS: dict[str, tuple[str | ownpace.Algorithm, list[str]]] = {
+    "two to one": (TwoToOne(), list(SCHEDULES)),
+    "pace": ("pace", list(SCHEDULES)),
+    "balanced": ("balanced", ["one_cycle_sgd", "cosine_adamw"]),
+    "sync": ("sync", ["one_cycle_adamw"]),
+    "async": ("async", ["one_cycle_sgd", "tensor_lr"]),
 }
 
 
@@ -104,9 +107,9 @@ def train(algorithm: str | ownpace.Algorithm, make: Callable[[nn.Sequential], tu
 
 def schedules() -> dict[str, Any]:
     return {
-        f"{label}, {name}": train(algorithm, make)
-        for label, algorithm in ALGORITHMS.items()
-        for name, make in SCHEDULES.items()
+        f"{label}, {name}": train(algorithm, SCHEDULES[name])
+        for label, (algorithm, names) in ALGORITHMS.items()
+        for name in names
     }
 
 
