@@ -74,12 +74,13 @@ class NodeSums:
         """Start the sum of a gradient that is in a buffer; `sender` may have started some of it already."""
         now = self.context.clock.now()
         stop = self._inbox.wants_stop()
+        mine = self._settings()
         if collectives.alone:  # nothing is sent, and nothing waits for a GPU to hand a header back
             result = replace(gradient, contributions=(gradient.as_contribution,))
             return ProcessSum(
-                self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop
-            )
-        mine = self._settings()
+                self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop,
+                settings=mine,
+            )  # fmt: skip
         header = collectives.header(gradient, stop, now, mine if collectives.channels.member == 0 else ())
         # Buckets that left during the backward pass are not sent again.
         launched = 0 if sender is None else sender.launched
@@ -181,7 +182,8 @@ class ProcessSum:
             self._result = self._finish()
         # On every await, not on the first only: nodes that have awaited the same sums must agree on whether to go on.
         if self._collectives.alone:
-            self._sums.hear_settings((), ())  # nobody to agree with: this node's own count
+            # Nobody to agree with: this node's own, but also as they were when it contributed.
+            self._sums.hear_settings(self.settings, ())
         if self._stop:
             self._sums.progress.hear(0, True)
         return self._result
