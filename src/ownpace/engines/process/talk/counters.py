@@ -8,13 +8,9 @@ import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ownpace.core.learning.sampling import Take
-from ownpace.engines.process.talk.store import read_when_set
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
+from ownpace.engines.process.talk.store import KeyValues, read_when_set
 
 _KEY = "counter"
 _COUNT = struct.Struct("<q")
@@ -29,7 +25,7 @@ class Counters:
 
     def __init__(
         self,
-        store: Store,
+        store: KeyValues,
         *,
         first: bool,
         spans_hosts: bool,
