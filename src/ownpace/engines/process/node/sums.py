@@ -147,7 +147,7 @@ class NodeSums:
     def close(self) -> None:
         """Leave all groups."""
         for collectives in self._groups.values():
-            collectives.channels.close()
+            collectives.channels.close(abandon=bool(self.context.orders.alarms))
         self._groups.clear()
 
 

@@ -33,6 +33,7 @@ from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.torchrun import helpers_here
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.store import KeyValues, WatchedStore
 from ownpace.engines.progress import Progress
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class LoopRun:
         else:
             self._store, self._rendezvous = meet(self._environment, self._options.timeout_s)
         self.presence = Presence(self._environment, self._store, self._rendezvous)
+        self.store = WatchedStore(self._store, self.presence.check)
 
     @property
     def is_open(self) -> bool:
@@ -125,7 +127,7 @@ class LoopRun:
             connection.introduce(worker, session.terms.fingerprint(**alike, seed=seed, clip_norm=clip_norm))
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
             counters = Counters(
-                self._store,
+                self.store,
                 first=worker.rank == 0,
                 spans_hosts=session.spans_hosts,
                 timeout_s=self._options.timeout_s,
@@ -171,7 +173,7 @@ class LoopRun:
     def _with_backend(self, device: torch.device) -> Rendezvous:
         able = backend_on(device, self._environment.local_world_size, self._options.algorithm)
         backend = common_backend(
-            self._store, self._environment, self._options.backend or able, self._options.timeout_s, self.presence.check
+            self.store, self._environment, self._options.backend or able, self._options.timeout_s, self.presence.check
         )
         return replace(self._rendezvous, backend=backend)
 
@@ -221,11 +223,12 @@ class LoopRun:
         """
         if self.is_over or self.loop.has_failed:
             return False
-        count_left = shared_counter(self._store, f"left/{self._generation}")
+        self.presence.check()  # before the store is asked for anything: it may be gone, too
+        count_left = shared_counter(self.store, f"left/{self._generation}")
         if stop:
             count_left(1)  # before the others can hear of it: they look when their part has ended
             self.loop.tell_to_stop()
-        self.loop.finish(shared_counter(self._store, f"ended/{self._generation}"))
+        self.loop.finish(shared_counter(self.store, f"ended/{self._generation}"))
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
         self.on_progress(self._opened.worker.progress, 0)
@@ -269,6 +272,7 @@ class LoopRun:
             self.is_over = True
             # Last: until now, a rank that is gone has to be noticed.
             self.presence.close()
+            self.store.close()
         return lines
 
     def _end(self) -> list[str]:
@@ -335,7 +339,7 @@ def agree(worker: ProcessWorker, model: nn.Module) -> None:
             buffer.copy_(places.amax(0))
 
 
-def shared_counter(store: Store, name: str) -> Callable[[int], int]:
+def shared_counter(store: KeyValues, name: str) -> Callable[[int], int]:
     """A count that all processes share: adds to it, and returns what it was before."""
     return lambda number: int(store.add(name, number)) - number
 
