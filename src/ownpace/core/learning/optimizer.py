@@ -78,13 +78,13 @@ class FlatOptimizer:
     """A torch optimizer over one shard of the flat vector, holding no state of its own between calls.
 
     An optimizer that treats each number by itself, with one group, sees the shard as a single vector: one
-    call a step, whatever the number of layers. Any other sees the layers as they are.
+    call a step, whatever the number of layers. Any other sees the layers as they are; and so does every optimizer from
+    the first gradient on that some layers have none of (`by_layer`).
     """
 
     def __init__(self, layout: Layout, shard: Shard, like: Tensor, build: Build) -> None:
         layers = [layer for layer in layout.layers if shard.start <= layer.start < shard.stop]
-        self._sizes = [layer.stop - layer.start for layer in layers]
-        self._layers = layers
+        self._layout = Layout.of([(layer.name, layer.shape, layer.channels_last) for layer in layers])
         self._whole = False
         self._parameters = [nn.Parameter(view) for view in self._views(torch.empty_like(like))]
         # Over the layers first: only the optimizer itself knows its groups, and whether layers matter to it.
@@ -114,6 +114,31 @@ class FlatOptimizer:
         """The state before the first step."""
         return clone(self._initial)
 
+    def by_layer(self, states: dict[int, State]) -> dict[int, State]:
+        """See the layers as they are from now on; returns the states, divided among them."""
+        if not self._whole:
+            return states
+        self._whole = self._plain_sgd = False
+        empty = torch.empty(0, dtype=self._parameters[0].dtype, device=self._parameters[0].device)
+        self._parameters = [nn.Parameter(empty) for _ in self._layout.layers]
+        self._optimizer.param_groups[0]["params"] = self._parameters
+        self._initial = self._divided(self._initial)
+        return {memory: self._divided(state) for memory, state in states.items()}
+
+    def _divided(self, state: State) -> State:
+        """What one vector has as its state, as the states of its layers."""
+        (entry,) = state
+        divided: State = [{} for _ in self._layout.layers]
+        for key, value in entry.items():
+            each: Iterable[object]
+            if isinstance(value, Tensor) and value.dim() and value.numel() == self._layout.size:
+                each = self._layout.views(value)
+            else:  # a count of steps, say: all layers have made the same
+                each = (value.clone() if isinstance(value, Tensor) else copy.copy(value) for _ in divided)
+            for part, own in zip(divided, each, strict=True):
+                part[key] = own
+        return divided
+
     def step(
         self,
         values: Tensor,
@@ -121,6 +146,7 @@ class FlatOptimizer:
         total: Tensor,
         *,
         samples: int = 1,
+        partial: bool = False,
         lr_factor: float = 1.0,
         donate: bool = False,
         in_place: bool = False,
@@ -132,6 +158,7 @@ class FlatOptimizer:
             state: The optimizer's state that belongs to them.
             total: The sum of the samples' gradients, flat.
             samples: How many they were.
+            partial: Whether some layers may have no gradient: those stay as they are. Only after `by_layer`.
             lr_factor: By what the optimizer's learning rates are multiplied.
             donate: `state` may be overwritten, because it is not needed any more.
             in_place: And so may `values`.
@@ -139,10 +166,12 @@ class FlatOptimizer:
         if self._plain_sgd:
             return self._sgd(values, state, total, samples, lr_factor, donate, in_place)
         values = values if in_place else values.clone()
-        views = zip(self._parameters, self._views(values), self._views(total / samples), strict=True)
-        for parameter, view, part in views:
+        assert not (partial and self._whole), "layers are not known any more; call by_layer before"
+        absent = self._layout.absent(total) if partial else [False] * len(self._parameters)
+        views = zip(self._parameters, self._views(values), self._views(total / samples), absent, strict=True)
+        for parameter, view, part, none in views:
             parameter.data = view
-            parameter.grad = part
+            parameter.grad = None if none else part
         # Torch's optimizers overwrite the state they are given.
         state = state if donate else clone(state)
         for parameter, entry in zip(self._parameters, state, strict=True):
@@ -183,10 +212,7 @@ class FlatOptimizer:
         return values, [{"momentum_buffer": buffer}] if momentum else [{}]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        if self._whole:
-            return [flat]
-        parts = flat.split_with_sizes(self._sizes)
-        return [layer.view(part) for part, layer in zip(parts, self._layers, strict=True)]
+        return [flat] if self._whole else self._layout.views(flat)
 
     def _let_go(self) -> None:
         """Keep no memory between calls: parameters and gradients are the caller's."""

@@ -51,13 +51,13 @@ class GroupCollectives:
     @classmethod
     def connect(
         cls, name: str, member: int, size: int, layout: Layout, like: Tensor, num_shards: int, num_rates: int,
-        wiring: Wiring,
+        num_counts: int, wiring: Wiring,
     ) -> GroupCollectives:  # fmt: skip
         """Meet the other members."""
         buckets = divide(layout, like.element_size())
         # Their number follows from the model alone, so it is the same on all members: one channel more would hang.
         channels = Channels(name, member, size, wiring, min(_CHANNELS, len(buckets)))
-        return cls(channels, layout, like, buckets, SumHeader(member, size, num_shards, num_rates))
+        return cls(channels, layout, like, buckets, SumHeader(member, size, num_shards, num_rates, num_counts))
 
     @property
     def alone(self) -> bool:

@@ -25,7 +25,7 @@ _LOSS = 2
 
 
 class Entry(NamedTuple):
-    """One member's places, but for the versions of its shards and its learning rates, which follow."""
+    """One member's places, but for the versions of its shards, its counts of samples and its rates, which follow."""
 
     present: float = 0.0
     """1 if it contributed a gradient."""
@@ -36,6 +36,8 @@ class Entry(NamedTuple):
     """When it came, in the run's time."""
     names: float = 0.0
     """A checksum of the names of its notes: all members must note the same things."""
+    partial: float = 0.0
+    """1 if layers may be without a gradient."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,18 @@ class Said:
     contributions: tuple[Contribution, ...]
     rates: tuple[float, ...]
     """Of the first member."""
+    partial: bool
+    counts: tuple[int, ...]
 
 
 class SumHeader:
     """The places of one group's headers, as one member writes and reads them."""
 
-    def __init__(self, member: int, num_members: int, num_shards: int, num_rates: int) -> None:
+    def __init__(self, member: int, num_members: int, num_shards: int, num_rates: int, num_counts: int = 0) -> None:
         self._num_members = num_members
         self._num_shards = num_shards
-        self._width = len(Entry._fields) + num_shards + num_rates
+        self._num_counts = num_counts
+        self._width = len(Entry._fields) + num_shards + num_counts + num_rates
         self._start = 1 + member * self._width
         self._first_note = 1 + num_members * self._width
         self._most_notes = _NOTES + 2 * num_members
@@ -80,9 +85,12 @@ class SumHeader:
                 raise ValueError(f"{len(notes)} notes; at most {self._most_notes} can travel with a gradient")
             loss = gradient.loss if isinstance(gradient.loss, float | int) else 0.0
             # As floats, even in float32: counts and versions are exact up to 2²⁴.
-            entry = Entry(1.0, gradient.samples, loss, gradient.seconds, came_s, checksum(notes))
+            entry = Entry(
+                1.0, gradient.samples, loss, gradient.seconds, came_s, checksum(notes), float(gradient.partial)
+            )
             after = self._start + len(entry)
-            numbers[after : after + self._num_shards + len(rates)] = [*gradient.versions, *rates]
+            said = [*gradient.versions, *(gradient.counts or (0,) * self._num_counts), *rates]
+            numbers[after : after + len(said)] = said
             numbers[self._first_note : self._first_note + len(notes)] = [notes[name] for name in sorted(notes)]
         numbers[self._start : self._start + len(entry)] = entry
         return numbers
@@ -90,26 +98,32 @@ class SumHeader:
     def read(self, numbers: Sequence[float], noted: Notes) -> Said:
         """What all members said. `noted` is what this member noted itself: it has the names of what was summed."""
         entries = [self._entry(numbers, member) for member in range(self._num_members)]
-        present = [(entry, versions) for entry, versions, _ in entries if entry.present]
+        present = [(entry, versions) for entry, versions, _, _ in entries if entry.present]
         versions = zip(*(versions for _, versions in present), strict=True)
         return Said(
             stop=numbers[0] > 0,
-            last_came_s=max(entry.came_s for entry, _, _ in entries),
+            last_came_s=max(entry.came_s for entry, *_ in entries),
             samples=round(sum(entry.samples for entry, _ in present)),
             loss=math.fsum(entry.loss for entry, _ in present),
             seconds=math.fsum(entry.seconds for entry, _ in present),
             versions=tuple(round(min(column)) for column in versions) or (0,) * self._num_shards,
             notes=self._notes(numbers, [entry for entry, _ in present], noted),
-            contributions=tuple(Contribution(round(entry.samples), entry.seconds) for entry, _, _ in entries),
-            rates=tuple(entries[0][2]),
+            contributions=tuple(Contribution(round(entry.samples), entry.seconds) for entry, *_ in entries),
+            rates=tuple(entries[0][3]),
+            partial=any(entry.partial for entry, _ in present),
+            counts=tuple(round(sum(column)) for column in zip(*(counts for _, _, counts, _ in entries), strict=True)),
         )
 
-    def _entry(self, numbers: Sequence[float], member: int) -> tuple[Entry, Sequence[float], Sequence[float]]:
-        """A member's entry, its versions, its rates."""
+    def _entry(
+        self, numbers: Sequence[float], member: int
+    ) -> tuple[Entry, Sequence[float], Sequence[float], Sequence[float]]:
+        """A member's entry, its versions, its counts, its rates."""
         start = 1 + member * self._width
         places = numbers[start : start + self._width]
         fixed = len(Entry._fields)
-        return Entry(*places[:fixed]), places[fixed : fixed + self._num_shards], places[fixed + self._num_shards :]
+        counts = fixed + self._num_shards
+        rates = counts + self._num_counts
+        return Entry(*places[:fixed]), places[fixed:counts], places[counts:rates], places[rates:]
 
     def _notes(self, numbers: Sequence[float], present: Sequence[Entry], noted: Notes) -> Notes:
         sums = {entry.names for entry in present}
