@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
@@ -113,14 +113,15 @@ class LoopRun:
             session, connection, worker = self._enter(stack, model, user, batch_size)
             loop = UserLoop(worker, user, overlap=overlap)
             stack.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
-            seed, clip_norm = self._options.seed, user.clip_norm
-            connection.introduce(worker, session.terms.fingerprint(**alike, seed=seed, clip_norm=clip_norm))
+            fingerprint = session.terms.fingerprint(**alike, seed=self._options.seed, **user_words(user))
+            connection.introduce(worker, fingerprint)
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
             counters = Counters(self._store, first=worker.rank == 0, spans_hosts=session.spans_hosts)
             stack.callback(counters.close)
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
             share_parameters(worker)
-            share_buffers(worker, model)
+            user.overwrite(user.values)
+            share_others(worker, [*model.buffers(), *user.others])
             connection.start_together(worker, spans_hosts=session.spans_hosts)
             counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
             self._opened = _Open(session, worker, loop, counters, model)
@@ -242,28 +243,42 @@ def terms_of(options: FleetOptions, num_workers: int, user: UserParameters) -> R
     """What every node of the run must know."""
     algorithm = options.algorithm
     num_servers = len(options.server_hosts) if algorithm.has_servers else 0
-    if num_servers and any(user.optimizer.state.values()):
-        raise InputError(
-            "the optimizer has made steps before (a checkpoint?), and its state cannot go to parameter servers; "
-            "begin with a new optimizer, or use an algorithm without servers, such as pace"
-        )
+    optimizer = user.pairs[0].optimizer
+    copy = OptimizerCopy.of(optimizer, user.pairs[0].parameters)
+    if num_servers:
+        if len(user.pairs) > 1:
+            raise InputError(
+                f"{len(user.pairs)} models, but parameter servers have one optimizer; use an algorithm without servers, "
+                "such as pace"
+            )
+        copy.check(optimizer)
     return RunTerms(
         algorithm=algorithm,
         workers=tuple(f"worker-{rank}" for rank in range(num_workers)),
         num_servers=num_servers,
         layers=user.layout.layers,
         dtype=user.values.dtype,
-        optimizer=OptimizerCopy.of(user.optimizer, user.parameters),
+        optimizer=copy,
         detail=options.detail,
+        num_models=len(user.pairs),
     )
 
 
-def share_buffers(worker: ProcessWorker, model: nn.Module) -> None:
-    """Begin with the buffers of rank 0 (running statistics, say), on all workers."""
+def user_words(user: UserParameters) -> dict[str, object]:
+    """What must be the same on all ranks of what a user gave to `fleet.wrap`, and is not in the terms of the run."""
+    clip_norms = [pair.clip_norm for pair in user.pairs]
+    words: dict[str, object] = {"clip_norm": clip_norms[0] if len(clip_norms) == 1 else clip_norms}
+    for number, pair in enumerate(user.pairs[1:], 2):
+        words[f"optimizer {number}"] = OptimizerCopy.of(pair.optimizer, pair.parameters).words
+    return words
+
+
+def share_others(worker: ProcessWorker, tensors: Iterable[Tensor]) -> None:
+    """Begin with those of rank 0, on all workers: buffers (running statistics, say), parameters that are not trained."""
     channels = worker.sums.of(worker.workers).channels
-    for buffer in model.buffers():
-        if buffer.numel():
-            worker.sums.wait(channels.broadcast(buffer, 0), "workers")
+    for tensor in tensors:
+        if tensor.numel():
+            worker.sums.wait(channels.broadcast(tensor, 0), "workers")
 
 
 def agree(worker: ProcessWorker, model: nn.Module) -> None:
