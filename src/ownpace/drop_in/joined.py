@@ -94,17 +94,17 @@ class Joined:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         told = explain(error)
+        builder = SummaryBuilder()
         try:
-            if self._run.is_open:
-                builder = SummaryBuilder()
-                for line in self._run.close(told or error):
-                    builder.take(events.from_line(line))
-                if error is None:
-                    self.summary = builder.summary()
+            lines = self._run.close(told or error)
         finally:
             self._let_go()
         if told is not None:
             raise told from error
+        for line in lines:
+            builder.take(events.from_line(line))
+        if lines:
+            self.summary = builder.summary()
 
     def wrap(
         self, model: Model, optimizer: AnyOptimizer, *, clip_norm: float | None = None, overlap: bool = False

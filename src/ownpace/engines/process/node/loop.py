@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,11 +19,12 @@ from torch.utils.hooks import RemovableHandle
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Batch, Gradient, Group, Parameters
+from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import Stopwatch
 from ownpace.engines.process.node.layer_sender import LayerSender, no_overlap
+from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, LoopGradients
+from ownpace.engines.process.node.model_point import ModelPoint
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.talk.control import Pull, Pulled
@@ -32,89 +32,6 @@ from ownpace.engines.process.talk.wire import Packet
 
 _NOTHING_LEFT_S = 0.002
 """How often a worker without data checks whether others have any left, where servers would answer at once."""
-
-
-class LoopGradient:
-    """A gradient that the algorithm waits for, and the user's loop will bring."""
-
-    def __init__(self, samples: int, at: Parameters | None, plus: Gradient | None, versions: tuple[int, ...]) -> None:
-        self.samples = samples
-        self.at = at
-        self.plus = plus
-        self.versions = versions
-        self.gradient: Gradient | None = None
-        self.sum: LoopSum | None = None
-        """The sum that it is to be handed to as soon as it is computed."""
-
-    @property
-    def done(self) -> bool:
-        return self.gradient is not None
-
-    def __await__(self) -> Generator[object, None, Gradient]:
-        while self.gradient is None:
-            yield self
-        return self.gradient
-
-
-class LoopSum:
-    """A sum that begins when the user's loop has brought this worker's gradient."""
-
-    def __init__(self, asked: LoopGradient, group: Group) -> None:
-        self._asked = asked
-        self.group = group
-        self.begun: Pending[Gradient] | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.begun is not None and self.begun.done
-
-    def __await__(self) -> Generator[object, None, Gradient]:
-        yield from self._asked.__await__()
-        assert self.begun is not None
-        total = yield from self.begun.__await__()
-        return total
-
-
-class Brought(NamedTuple):
-    """What the loop brings."""
-
-    model: int
-    """Whose gradient it is."""
-    samples: int
-    new_samples: int
-    """Those that no other model's gradient has been brought of."""
-    seconds: float
-
-
-class LoopGradients:
-    """The worker's source of gradients: it notes what is asked for, and the loop answers."""
-
-    def __init__(self, worker: ProcessWorker) -> None:
-        self._worker = worker
-        self.asked: LoopGradient | None = None
-
-    def load(self, samples: int) -> Pending[Batch]:
-        raise InputError("this algorithm loads its samples itself, which only `ownpace train` can do; use another")
-
-    def ask(self, samples: int, at: Parameters | None, batch: Batch | None, plus: Gradient | None) -> LoopGradient:
-        self.asked = LoopGradient(samples, at, plus, self._worker.progress.versions_at(at))
-        return self.asked
-
-    def finish_asked(self) -> None:
-        """The loop is not here to compute: whatever depends on a gradient awaits it."""
-
-    def hand_over(self, asked: Pending[Gradient], group: Group) -> Pending[Gradient]:
-        assert isinstance(asked, LoopGradient)
-        if asked.gradient is not None:
-            return self._worker.all_reduce(asked.gradient, group)
-        asked.sum = LoopSum(asked, group)
-        return asked.sum
-
-    def buffers(self) -> Tensor | None:
-        return None
-
-    def take_data_range(self, start: float, stop: float) -> None:
-        """`fleet.batches` has dealt the data out already."""
 
 
 class UserLoop:
@@ -343,31 +260,6 @@ class UserLoop:
             yield
         finally:
             user.overwrite(here)
-
-
-class ModelPoint:
-    """Where a user's model is: at its own parameters, or at a point that the algorithm wants a gradient at."""
-
-    def __init__(self, user: UserParameters) -> None:
-        self._user = user
-        self.own: Tensor | None = None
-        """Its own parameters, while the model is elsewhere."""
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether the model is at another point than its own parameters."""
-        return self.own is not None
-
-    def visit(self, values: Tensor) -> None:
-        """Go to a point."""
-        self.own = self._user.snapshot()
-        self._user.overwrite(values)
-
-    def leave(self) -> None:
-        """Go back to the model's own parameters."""
-        if self.own is not None:
-            self._user.overwrite(self.own)
-            self.own = None
 
 
 def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:

@@ -14,7 +14,6 @@ from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layer
 from ownpace.core.learning.optimizer import Build
 
-
 _NUMBERS = (bool, int, float, str)
 # What torch itself notes on an optimizer: it says nothing about how steps are made.
 _TORCHS = ("_step_supports_amp_scaling", "_opt_called", "_need_device_dtype_check_for_fused")

@@ -84,13 +84,13 @@ class UserPair:
         """Refuse the step of an optimizer inside: it would move this rank's parameters, and nobody else's."""
         real = inner.step
 
-        def step(_: Optimizer, closure: object = None) -> object:
+        def step(_: Optimizer, *closure: Callable[[], float]) -> object:
             if not self._is_stepping:
                 raise InputError(
                     f"the {type(inner).__name__} inside the optimizer was stepped by itself; only optimizer.step() of "
                     "what fleet.wrap was given reaches the other ranks (methods of two steps, such as SAM, do not work)"
                 )
-            return real() if closure is None else real(closure)  # type: ignore[arg-type]
+            return real(*closure)
 
         self._put(inner, step)
 

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.sampling import Sampling
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.batch_source import BatchSource
-from ownpace.engines.process.node.loop import UserLoop, held_by_servers
+from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
 from ownpace.engines.process.node.nodes import ProcessWorker
-from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
 from ownpace.engines.process.run.node_main import end_worker, share_parameters
+from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
 from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.run.sharing import agree, share_others
 from ownpace.engines.process.run.torchrun import helpers_here
+from ownpace.engines.process.run.user_terms import terms_of, user_words
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
 
 if TYPE_CHECKING:
     from torch.distributed import Store
-
-_COUNTS = (torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,8 @@ class _Open:
     loop: UserLoop
     counters: Counters
     model: nn.Module
+    hooks: ExitStack
+    """What was put on the user's models; closed, they are free of it."""
 
 
 class LoopRun:
@@ -85,6 +86,7 @@ class LoopRun:
             self._store = self._rendezvous.open_store()
         else:
             self._store, self._rendezvous = meet(self._environment, self._options.timeout_s)
+        self.presence = Presence(self._environment, self._store, self._rendezvous)
 
     @property
     def is_open(self) -> bool:
@@ -112,11 +114,19 @@ class LoopRun:
         with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
             session, connection, worker = self._enter(stack, model, user, batch_size)
             loop = UserLoop(worker, user, overlap=overlap)
-            stack.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
+            hooks = stack.enter_context(ExitStack())
+            hooks.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
+            hooks.callback(loop.let_go)
             fingerprint = session.terms.fingerprint(**alike, seed=self._options.seed, **user_words(user))
             connection.introduce(worker, fingerprint)
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
-            counters = Counters(self._store, first=worker.rank == 0, spans_hosts=session.spans_hosts)
+            counters = Counters(
+                self._store,
+                first=worker.rank == 0,
+                spans_hosts=session.spans_hosts,
+                timeout_s=self._options.timeout_s,
+                on_wait=self.presence.check,
+            )
             stack.callback(counters.close)
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
             share_parameters(worker)
@@ -124,7 +134,7 @@ class LoopRun:
             share_others(worker, [*model.buffers(), *user.others])
             connection.start_together(worker, spans_hosts=session.spans_hosts)
             counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
-            self._opened = _Open(session, worker, loop, counters, model)
+            self._opened = _Open(session, worker, loop, counters, model, hooks)
             self._stack = stack.pop_all()
 
     def _enter(
@@ -132,7 +142,8 @@ class LoopRun:
     ) -> tuple[Session, Connection, ProcessWorker]:
         """Open the session, and connect this worker; `stack` closes them."""
         options, environment = self._options, self._environment
-        terms = terms_of(options, environment.world_size, user)
+        num_servers = len(options.server_hosts) if options.algorithm.has_servers else 0
+        terms = terms_of(options.algorithm, environment.world_size, num_servers, user, detail=options.detail)
         hub = self._hub_config(terms, model, user, batch_size) if environment.rank == 0 else None
         session = stack.enter_context(
             Session(
@@ -142,6 +153,7 @@ class LoopRun:
                 store=self._store,
                 hub=hub,
                 handles_signals=True,
+                presence=self.presence,
             )
         )
         # Servers first, since importing torch takes them longest; then the hub, which waits for all of them.
@@ -156,7 +168,9 @@ class LoopRun:
 
     def _with_backend(self, device: torch.device) -> Rendezvous:
         able = backend_on(device, self._environment.local_world_size, self._options.algorithm)
-        backend = common_backend(self._store, self._environment, self._options.backend or able)
+        backend = common_backend(
+            self._store, self._environment, self._options.backend or able, self._options.timeout_s, self.presence.check
+        )
         return replace(self._rendezvous, backend=backend)
 
     def _hub_config(self, terms: RunTerms, model: nn.Module, user: UserParameters, batch_size: int) -> HubConfig:
@@ -202,6 +216,11 @@ class LoopRun:
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
 
+    def let_go(self) -> None:
+        """Free the user's models of everything that was put on them."""
+        if self._opened is not None:
+            self._opened.hooks.close()
+
     @property
     def rank(self) -> int:
         """This process's, among the workers."""
@@ -217,95 +236,38 @@ class LoopRun:
         """End this process's part; `error` is what the user's script raised.
 
         Returns:
-            The first, the evaluating and the last record of the run, as lines.
+            The first, the evaluating and the last record of the run, as lines; none, if there was no loop.
 
         Raises:
             OwnpaceError: The run has failed.
         """
-        assert self._opened is not None
         self.is_over = error is not None
         lines: list[str] = []
         try:
             if error is None:
                 with self._stack:  # the node first: if it failed, the hub has to hear why before it ends
-                    if self.loop.is_waiting:  # the loop was left, and its iterator is still held
-                        self.end_loop(stop=True)
-                    lines = end_worker(self._opened.worker)
+                    lines = self._end()
             else:
+                # First: leaving the rest waits for the hub, and for sums that are under way.
+                self.presence.fail(error)
                 # As if it had been raised in here, but without these lines in the user's traceback.
                 self._stack.__exit__(type(error), error, error.__traceback__)
+        except BaseException as raised:
+            self.presence.fail(raised)
+            raise
         finally:
             self.is_over = True
+            # Last: until now, a rank that is gone has to be noticed.
+            self.presence.close()
         return lines
 
-
-def terms_of(options: FleetOptions, num_workers: int, user: UserParameters) -> RunTerms:
-    """What every node of the run must know."""
-    algorithm = options.algorithm
-    num_servers = len(options.server_hosts) if algorithm.has_servers else 0
-    optimizer = user.pairs[0].optimizer
-    copy = OptimizerCopy.of(optimizer, user.pairs[0].parameters)
-    if num_servers:
-        if len(user.pairs) > 1:
-            raise InputError(
-                f"{len(user.pairs)} models, but parameter servers have one optimizer; use an algorithm without servers, "
-                "such as pace"
-            )
-        copy.check(optimizer)
-    return RunTerms(
-        algorithm=algorithm,
-        workers=tuple(f"worker-{rank}" for rank in range(num_workers)),
-        num_servers=num_servers,
-        layers=user.layout.layers,
-        dtype=user.values.dtype,
-        optimizer=copy,
-        detail=options.detail,
-        num_models=len(user.pairs),
-    )
-
-
-def user_words(user: UserParameters) -> dict[str, object]:
-    """What must be the same on all ranks of what a user gave to `fleet.wrap`, and is not in the terms of the run."""
-    clip_norms = [pair.clip_norm for pair in user.pairs]
-    words: dict[str, object] = {"clip_norm": clip_norms[0] if len(clip_norms) == 1 else clip_norms}
-    for number, pair in enumerate(user.pairs[1:], 2):
-        words[f"optimizer {number}"] = OptimizerCopy.of(pair.optimizer, pair.parameters).words
-    return words
-
-
-def share_others(worker: ProcessWorker, tensors: Iterable[Tensor]) -> None:
-    """Begin with those of rank 0, on all workers: buffers (running statistics, say), parameters that are not trained."""
-    channels = worker.sums.of(worker.workers).channels
-    for tensor in tensors:
-        if tensor.numel():
-            worker.sums.wait(channels.broadcast(tensor, 0), "workers")
-
-
-def agree(worker: ProcessWorker, model: nn.Module) -> None:
-    """After the last sample of a loop: all workers have the global parameters, and the mean of all running statistics.
-
-    Of counts (how many batches a BatchNorm has seen), all have the largest.
-    """
-    num_workers = len(worker.workers)
-    channels = worker.sums.of(worker.workers).channels
-    if len(worker.servers):
-        # The first worker to stop waits here for the others' last gradients, or it would pull parameters without them.
-        worker.sums.wait(channels.all_reduce(worker.learner.held.values.new_zeros(1)), "workers")
-    for parameters in held_by_servers(worker):
-        worker.place(parameters)
-    if num_workers == 1:
-        return
-    for buffer in model.buffers():
-        if buffer.is_floating_point() and buffer.numel():
-            total = buffer.detach() / num_workers
-            worker.sums.wait(channels.all_reduce(total), "workers")
-            buffer.copy_(total)
-        elif buffer.dtype in _COUNTS and buffer.numel():
-            # A sum in which each worker has a place of its own, then the largest: channels only add.
-            places = buffer.new_zeros((num_workers, *buffer.shape))
-            places[worker.rank] = buffer
-            worker.sums.wait(channels.all_reduce(places), "workers")
-            buffer.copy_(places.amax(0))
+    def _end(self) -> list[str]:
+        """End in order, together with all other ranks."""
+        if self._opened is not None and self.loop.is_waiting:  # the loop was left, and its iterator is still held
+            self.end_loop(stop=True)
+        # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
+        self.presence.leave()
+        return [] if self._opened is None else end_worker(self._opened.worker)
 
 
 def shared_counter(store: Store, name: str) -> Callable[[int], int]:
