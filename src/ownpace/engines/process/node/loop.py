@@ -143,10 +143,24 @@ class UserLoop:
         seconds = self._stopwatch.stop(samples)
         context = self._worker.context
         context.reporter.computed(self._begun_s, context.clock.now(), samples, asked.versions[0])
-        self._answer(asked, Brought(number, samples, self._new, seconds))
-        if any(self._handed_out):  # the next model's turn, with the same batch
-            self._begun_s = context.clock.now()
-            self._stopwatch.start()
+        brought = Brought(number, samples, self._new, seconds)
+        waiting = [other for other, handed_out in enumerate(self._handed_out) if handed_out and other != number]
+        if not waiting:
+            self._answer(asked, brought)
+            return
+        with self._user.kept_for(waiting) as put_back:
+            self._answer(asked, brought)
+            self._stay(put_back)
+        self._begun_s = context.clock.now()
+        self._stopwatch.start()
+
+    def _stay(self, put_back: Callable[[Tensor], bool]) -> None:
+        """Other models have not learnt from this batch yet: they stay where their forward passes may have been."""
+        asked = self._source.asked
+        at = None if asked is None else asked.at
+        point = self._user.snapshot() if at is None else at.values.clone()
+        if self._coroutine is not None and (put_back(point) or at is not None):
+            self._point.visit(point)
 
     def _answer(self, asked: LoopGradient, brought: Brought) -> None:
         """Give the algorithm a gradient, or one of no samples, and let it go on."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
@@ -68,6 +70,30 @@ class UserParameters:
     def part(self, flat: Tensor, pair: int) -> Tensor:
         """A pair's range of a vector."""
         return flat[self._spans[pair][1]]
+
+    @contextmanager
+    def kept_for(self, pairs: Sequence[int]) -> Iterator[Callable[[Tensor], bool]]:
+        """Let the parameters of some pairs be afterwards what they were, for graphs that were made of them.
+
+        A generator's samples are often made before the discriminator's step, and gone back through after it.
+
+        Yields:
+            Puts them back into a vector; returns whether they have changed at all.
+        """
+        parameters = [parameter for number in pairs for parameter in self.pairs[number].parameters]
+        before = [(number, self.part(self.values, number).clone()) for number in pairs]
+        versions = [parameter._version for parameter in parameters]
+
+        def put_back(vector: Tensor) -> bool:
+            for number, values in before:
+                self.part(vector, number).copy_(values)
+            return versions != [parameter._version for parameter in parameters]
+
+        with ExitStack() as stack:
+            for parameter in parameters:
+                # They have the same values again, so what was computed with them holds.
+                stack.enter_context(_unsafe_preserve_version_counter(parameter))
+            yield put_back
 
     def check_place(self) -> None:
         """Raise if the parameters are no longer those that were wrapped, in the places they were put."""
