@@ -152,6 +152,13 @@ def gan(algorithm: str, *, generator_first: bool = False, every: int = 1, **batc
     """A GAN's loop. As in most scripts, the generator's samples are made once and used in both steps."""
     it = Gan(seed=RANK)
     seen: list[list[int]] = []
+    steps = {"generate": 0, "discriminate": 0}
+    for name in steps:
+
+        def count(*_: object, name: str = name) -> None:
+            steps[name] += 1
+
+        getattr(it, name).register_step_post_hook(count)
     with ownpace.join(algorithm, parameters=PARAMETERS.get(algorithm)) as fleet:
         fleet.wrap(it.generator, it.generate, clip_norm=0.5)
         fleet.wrap(it.discriminator, it.discriminate)
@@ -183,6 +190,7 @@ def gan(algorithm: str, *, generator_first: bool = False, every: int = 1, **batc
         "batches": seen,
         "weights": it.weights(),
         "both": both,
+        "steps": steps,
         "same": summary.replicas_identical,
         "samples": summary.samples,
         "updates": summary.updates,

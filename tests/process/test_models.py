@@ -54,6 +54,7 @@ def test_alone_two_models_are_a_plain_loop(algorithm: str, order: str) -> None:
     torch.testing.assert_close(torch.tensor(seen["weights"]), expected, rtol=1e-5, atol=1e-6)
     assert seen["samples"] == 64  # each counts once, though both models learn from it
     assert seen["both"] == [True, True, False]
+    assert seen["steps"] == {"discriminate": 8, "generate": 8 // ORDERS[order].get("every", 1)}
 
 
 def test_two_ranks_are_a_plain_loop_over_all_samples(start: Start, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.optimizer_state import split
 from ownpace.core.learning.schedule import Schedule
 from ownpace.core.settings import not_negative, positive
 
@@ -122,22 +123,8 @@ class FlatOptimizer:
         empty = torch.empty(0, dtype=self._parameters[0].dtype, device=self._parameters[0].device)
         self._parameters = [nn.Parameter(empty) for _ in self._layout.layers]
         self._optimizer.param_groups[0]["params"] = self._parameters
-        self._initial = self._divided(self._initial)
-        return {memory: self._divided(state) for memory, state in states.items()}
-
-    def _divided(self, state: State) -> State:
-        """What one vector has as its state, as the states of its layers."""
-        (entry,) = state
-        divided: State = [{} for _ in self._layout.layers]
-        for key, value in entry.items():
-            each: Iterable[object]
-            if isinstance(value, Tensor) and value.dim() and value.numel() == self._layout.size:
-                each = self._layout.views(value)
-            else:  # a count of steps, say: all layers have made the same
-                each = (value.clone() if isinstance(value, Tensor) else copy.copy(value) for _ in divided)
-            for part, own in zip(divided, each, strict=True):
-                part[key] = own
-        return divided
+        self._initial = split(self._initial[0], self._layout.layers)
+        return {memory: split(entry, self._layout.layers) for memory, (entry,) in states.items()}
 
     def step(
         self,
