@@ -58,7 +58,7 @@ def adamw(net: Branches) -> Optimizer:
 
 OPTIMIZERS: dict[str, Callable[[Branches], Optimizer]] = {"sgd": sgd, "adamw": adamw}
 PARAMETERS: dict[str, dict[str, Any]] = {"local": {"steps": 2}}
-HALVES = {"sampling": "shards"}
+HALVES: dict[str, Any] = {"sampling": "shards"}
 
 
 def branches_of(number: int, rank: int) -> str:

@@ -46,6 +46,7 @@ class UserLoop:
         self._overlap = overlap
         self._sender: LayerSender | None = None
         self._hooks: dict[int, RemovableHandle] = {}
+        self._is_free = False
         self._coroutine: Coroutine[object, None, None] | None = None
         self._handed_out = [0] * len(user.pairs)
         """Of each model, the samples that were handed out since its latest step."""
@@ -96,6 +97,12 @@ class UserLoop:
         for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
+        self._is_free = True
+
+    def check(self) -> None:
+        """Raise if what was trained is not what the user's models have."""
+        if not self._is_free:
+            self._user.check_place()
 
     def hand_out(self, samples: int) -> None:
         """The loop has got a batch."""
@@ -249,7 +256,6 @@ class UserLoop:
                 time.sleep(_NOTHING_LEFT_S)
             self._answer(self._source.asked, Brought(0, left, left, 0.0))
             left = 0
-        self._user.check_place()
 
     @property
     def global_values(self) -> Tensor:

@@ -215,6 +215,8 @@ class LoopRun:
         self.loop.finish(shared_counter(self._store, f"ended/{self._generation}"))
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
+        if not stop:  # a loop that was left cannot raise any more: its iterator is being thrown away
+            self.loop.check()
 
     def let_go(self) -> None:
         """Free the user's models of everything that was put on them."""
@@ -265,6 +267,8 @@ class LoopRun:
         """End in order, together with all other ranks."""
         if self._opened is not None and self.loop.is_waiting:  # the loop was left, and its iterator is still held
             self.end_loop(stop=True)
+        if self._opened is not None:
+            self.loop.check()
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
         return [] if self._opened is None else end_worker(self._opened.worker)
