@@ -53,7 +53,10 @@ class UserLoop:
         self._new = 0
         """Those of them that no model's gradient has been brought of."""
         self._begun_s = 0.0
+        self._last_version = math.inf
         self._point = ModelPoint(user)
+        self.largest_step = 0
+        """The most samples that the user's loop has taken for one `optimizer.step()`."""
         self.is_running = False
         """Whether the user's loop runs."""
         self.has_failed = False
@@ -64,12 +67,19 @@ class UserLoop:
         """Whether the algorithm waits for a gradient."""
         return self._coroutine is not None
 
+    @property
+    def has_made_its_updates(self) -> bool:
+        """Whether as many updates have been made, as far as is known here, as the loop was to make."""
+        return self._worker.progress.version >= self._last_version
+
     def wanted_samples(self) -> int:
         """How many samples the algorithm wants next; roughly, while it has them computed already."""
         return self._worker.micro_batch if self._source.asked is None else self._source.asked.samples
 
-    def begin(self, algorithm: Algorithm, generation: int, batch_size: int, samples: int) -> None:
-        """Let the algorithm learn from this many samples."""
+    def begin(
+        self, algorithm: Algorithm, generation: int, batch_size: int, samples: float, updates: float = math.inf
+    ) -> None:
+        """Let the algorithm learn from this many samples, in at most about this many updates."""
         worker = self._worker
         self._user.check_place()
         if self._overlap:
@@ -77,10 +87,14 @@ class UserLoop:
         # Before the coroutine starts: its first message must carry the new generation's number.
         worker.begin(generation)
         worker.batch_size = worker.micro_batch = batch_size
-        # With servers, a worker may not know how many there were when the loop before was left; with several models,
-        # the last samples have been counted before the last model has learnt from them.
-        unknown = len(worker.servers) or len(self._user.pairs) > 1
-        worker.progress.budget = math.inf if unknown else worker.progress.samples + samples
+        progress = worker.progress
+        self._last_version = progress.version + updates
+        # With servers the coroutine goes on when the budget is spent, with batches of nothing, as it does when the data
+        # has ended: a server may wait for a message from a worker that would have left. With several models, the last
+        # samples are counted before the last model has learnt from them.
+        alone = not len(worker.servers)
+        progress.budget = progress.samples + samples if alone and len(self._user.pairs) == 1 else math.inf
+        progress.last_version = self._last_version if alone else math.inf
         self._coroutine = algorithm.worker(worker)
         self._go_on()
 
@@ -145,6 +159,7 @@ class UserLoop:
             raise InputError("optimizer.step was called twice for one batch of fleet.batches; call it once")
         if not pair.has_gradient:
             raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
+        self.largest_step = max(self.largest_step, samples)
         asked = self._source.asked
         assert asked is not None
         seconds = self._stopwatch.stop(samples)
@@ -290,5 +305,6 @@ def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:
     for _ in worker.servers:
         pulled, values = worker.inbox.wait_for(Pulled)
         assert isinstance(values, Tensor)
+        worker.progress.hear(pulled.samples, stop=False)
         shard = worker.context.roster.shards[pulled.shard]
         yield Parameters(values.to(worker.context.like.device), pulled.version, shard)

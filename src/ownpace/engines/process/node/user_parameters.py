@@ -13,7 +13,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.flat import Layout, is_channels_last
-from ownpace.engines.process.node.group_settings import GroupSettings
+from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.engines.process.node.no_trace import no_trace
 from ownpace.engines.process.node.user_pair import UserPair, check_dense
 
@@ -138,9 +138,9 @@ class UserParameters:
     def snapshot(self) -> Tensor:
         return self.values.clone()
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, rates: Sequence[float] = ()) -> None:
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
         assert memory == 0, "a user's optimizer has one state"
-        with self._settings.applied(rates, lr_factor):
+        with self._settings.applied(settings, lr_factor):
             self._step(gradient)
 
     def _step(self, gradient: Gradient) -> None:
@@ -173,15 +173,15 @@ class UserParameters:
         for parameter, view, none in zip(self.parameters, self.layout.views(mean), absent, strict=True):
             parameter.grad = None if none else view if view.dtype == parameter.dtype else view.to(parameter.dtype)
 
-    def set_rates(self, rates: Sequence[float]) -> None:
-        raise AssertionError("only a server is told which rates to use")
+    def set_settings(self, settings: Sequence[float]) -> None:
+        raise AssertionError("only a server is told which settings to use")
 
-    def peek(self, gradient: Gradient, lr_factor: float, rates: Sequence[float] = ()) -> Tensor:
+    def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
         if not gradient.samples:
             return self.snapshot()
         optimizers = [pair.optimizer for pair in self.pairs]
         try:
-            with self._settings.applied(rates, lr_factor), no_trace(optimizers, self.values):
+            with self._settings.applied(settings, lr_factor), no_trace(optimizers, self.values):
                 self._step(gradient)
                 return self.snapshot()
         finally:
@@ -221,8 +221,11 @@ class UserParameters:
     def lr(self) -> float:
         return float(self.pairs[0].optimizer.param_groups[0]["lr"])
 
-    def rates(self) -> Sequence[float]:
+    def settings(self) -> Sequence[float]:
         return self._settings.read()
+
+    def difference(self, mine: Sequence[float], of_first: Sequence[float]) -> str:
+        return self._settings.difference(mine, of_first)
 
 
 def put_sum(zero: Tensor, mean: Tensor | None, samples: int, out: Tensor) -> None:
