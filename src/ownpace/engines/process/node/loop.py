@@ -46,7 +46,8 @@ class UserLoop:
         self._overlap = overlap
         self._sender: LayerSender | None = None
         self._hooks: dict[int, RemovableHandle] = {}
-        self._is_free = False
+        self.is_free = False
+        """Whether the model is the user's own again."""
         self._coroutine: Coroutine[object, None, None] | None = None
         self._handed_out = [0] * len(user.pairs)
         """Of each model, the samples that were handed out since its latest step."""
@@ -111,11 +112,11 @@ class UserLoop:
         for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
-        self._is_free = True
+        self.is_free = True
 
     def check(self) -> None:
         """Raise if what was trained is not what the user's models have."""
-        if not self._is_free:
+        if not self.is_free:
             self._user.check_place()
 
     def hand_out(self, samples: int) -> None:
