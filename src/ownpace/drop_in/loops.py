@@ -19,9 +19,18 @@ from ownpace.engines.process.run.joining import LoopRun
 class Wrapped:
     """What a user gave to `fleet.wrap`."""
 
-    model: nn.Module
     parameters: UserParameters
     overlap: bool
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """In the order of `wrap`; one that has several optimizers is there once."""
+        return list({id(pair.model): pair.model for pair in self.parameters.pairs}.values())
+
+    @property
+    def model(self) -> nn.Module:
+        """All models as one."""
+        return self.models[0] if len(self.models) == 1 else nn.ModuleList(self.models)
 
 
 class Loops:
@@ -41,7 +50,13 @@ class Loops:
         run, wrapped = self._run, self._wrapped
         if run.is_open and run.loop.is_waiting:
             raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
-        alike_in_loops = {"number of samples": size, "sampling": sampling, "epochs": epochs, "batch size": batch_size}
+        alike_in_loops = {
+            "number of samples": size,
+            "sampling": sampling,
+            "epochs": epochs,
+            "updates": updates,
+            "batch size": batch_size,
+        }
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
         run.presence.begin_loop({name: str(value) for name, value in alike_in_loops.items()})
         if not run.is_open:

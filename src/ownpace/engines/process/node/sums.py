@@ -53,6 +53,7 @@ class NodeSums:
                 context.like,
                 len(context.roster.shards),
                 len(self._settings()),
+                context.terms.num_counts,
                 context.wiring,
             )
         return collectives
@@ -128,7 +129,8 @@ class NodeSums:
                 values = body.detach().clone()
             else:
                 values = collectives.values(collectives.buffer())
-                values.zero_() if gradient is None else values.copy_(gradient.total)
+                # −0.0: added to it, a layer without a gradient stays one.
+                values.fill_(-0.0) if gradient is None else values.copy_(gradient.total)
         # The same order on every member: collectives are matched by order, not by what they carry.
         works = [*launch(header), *launch(values)]
         noted = NO_NOTES if gradient is None else gradient.notes
@@ -147,7 +149,7 @@ class NodeSums:
     def close(self) -> None:
         """Leave all groups."""
         for collectives in self._groups.values():
-            collectives.channels.close()
+            collectives.channels.close(abandon=bool(self.context.orders.alarms))
         self._groups.clear()
 
 
@@ -221,4 +223,14 @@ class ProcessSum:
         if said.settings:
             self._sums.hear_settings(said.settings, self.settings if self._is_of_all(said) else ())
         contributions = () if self.what == "broadcast" else said.contributions
-        return Gradient(self._values, said.samples, said.versions, said.loss, said.seconds, said.notes, contributions)
+        return Gradient(
+            self._values,
+            said.samples,
+            said.versions,
+            said.loss,
+            said.seconds,
+            said.notes,
+            contributions,
+            said.partial,
+            said.counts,
+        )
