@@ -17,6 +17,7 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.drop_in.batches import Batches
+from ownpace.drop_in.between_ranks import BetweenRanks, Operation
 from ownpace.drop_in.loops import Loops, Wrapped
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.user_parameters import flatten
@@ -71,6 +72,7 @@ class Joined:
         started = Environment.read()
         self._environment = started or Environment.alone()
         self._run = LoopRun(options, self._environment, alone=started is None)
+        self._between = BetweenRanks(self._run, self._environment.rank, self._environment.world_size)
         self._wrapped: Wrapped | None = None
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
@@ -84,6 +86,38 @@ class Joined:
     def num_workers(self) -> int:
         """How many workers there are."""
         return self._environment.world_size
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0: the one to print, save and log."""
+        return self.rank == 0
+
+    def print(self, *values: object, **options: Any) -> None:
+        """As `print`, on rank 0 alone."""
+        if self.is_main:
+            print(*values, **options)
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here. Not within a loop over `fleet.batches`."""
+        self._between.barrier()
+
+    def reduce(self, value: Any, op: Operation = "mean") -> Any:
+        """One value of those of all ranks, the same on every rank. Not within a loop over `fleet.batches`.
+
+        Args:
+            value: A number or a tensor, of the same shape on every rank; or a dict or list of them, each of which is
+                reduced.
+            op: `mean`, `sum`, `max` or `min`.
+        """
+        return self._between.reduce(value, op)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank, on every rank. Not within a loop over `fleet.batches`.
+
+        Args:
+            value: A number, string, tensor (of any shape), or a dict or list of them. Nothing is pickled.
+        """
+        return self._between.gather(value)
 
     def __enter__(self) -> Joined:
         self._run.meet()
