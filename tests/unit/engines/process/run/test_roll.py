@@ -8,6 +8,7 @@ from ownpace.engines.process.run.roll import LEAVE, LOOP, Roll, ordinal
 from ownpace.engines.process.talk.control import Agreed, Refuse, Together
 
 EVERY = "every rank must run the same loops"
+OVER = "loop over fleet.batches"
 
 
 def act(what: str, number: int = 1, loops: int = 1, **fingerprint: str) -> Together:
@@ -39,7 +40,7 @@ def test_ranks_that_come_to_the_same_place_agree():
         ),
         (
             [act(LOOP), act(LOOP), act(LEAVE, loops=0)],
-            f"rank 2 left after 0 loops over fleet.batches, ranks 0, 1 began their first loop over fleet.batches; {EVERY}",
+            f"rank 2 left after 0 loops over fleet.batches, ranks 0, 1 began their first {OVER}; {EVERY}",
         ),
         (
             [act("fleet.reduce(op='mean')"), act("fleet.barrier")],
@@ -47,7 +48,7 @@ def test_ranks_that_come_to_the_same_place_agree():
         ),
         (
             [act("fleet.barrier"), act(LOOP, loops=2)],
-            f"rank 0 called fleet.barrier, rank 1 began its second loop over fleet.batches; {EVERY} and calls in the same order",
+            f"rank 0 called fleet.barrier, rank 1 began its second {OVER}; {EVERY} and calls in the same order",
         ),
     ],
 )
