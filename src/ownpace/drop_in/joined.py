@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import types
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ownpace.algorithms import DEFAULT, make_algorithm
 from ownpace.core.contract import events
@@ -17,16 +19,22 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.drop_in.batches import Batches
-from ownpace.drop_in.between_ranks import BetweenRanks, Operation
+from ownpace.drop_in.between_ranks import BetweenRanks
+from ownpace.drop_in.closing import last_line, warn_of_large_updates
+from ownpace.drop_in.explanations import explain
 from ownpace.drop_in.loops import Loops, Wrapped
+from ownpace.drop_in.progress import FleetProgress
+from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
 from ownpace.engines.job import OnProgress
-from ownpace.engines.process.node.user_parameters import flatten
+from ownpace.engines.process.node.user_pair import UserPair
+from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.joining import FleetOptions, LoopRun
 from ownpace.engines.process.run.rendezvous import Environment, default_timeout_s
 from ownpace.report.summary import Summary, SummaryBuilder
 
 Model = TypeVar("Model", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 T = TypeVar("T")
 
 
@@ -41,6 +49,7 @@ def join(
     on_event: events.Emit | None = None,
     on_progress: OnProgress | None = None,
     timeout_s: float | None = None,
+    quiet: bool = False,
 ) -> Joined:
     """Join the other processes that torchrun started; alone, be a fleet of one.
 
@@ -54,6 +63,7 @@ def join(
         on_event: Gets every event, on rank 0 (`core.contract.events`).
         on_progress: Called now and then on rank 0 with samples, paces and busy shares.
         timeout_s: How long to wait for the others at the start (None: what OWNPACE_TIMEOUT_S says, or two minutes).
+        quiet: Do not say at the end, on rank 0 and standard error, how many samples and updates there were.
     """
     if isinstance(algorithm, str):
         algorithm = make_algorithm(algorithm, parameters)
@@ -62,101 +72,152 @@ def join(
     hosts = [0] * servers if isinstance(servers, int) else list(servers)
     timeout_s = default_timeout_s() if timeout_s is None else timeout_s
     positive(servers=len(hosts), timeout_s=timeout_s)
-    return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s))
+    return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s), quiet=quiet)
 
 
-class Joined:
+class Joined(BetweenRanks):
     """This process as a worker of the fleet. Use it as a context manager."""
 
-    def __init__(self, options: FleetOptions) -> None:
+    def __init__(self, options: FleetOptions, *, quiet: bool = False) -> None:
+        self._algorithm = options.algorithm
+        self._quiet = quiet
         started = Environment.read()
-        self._environment = started or Environment.alone()
-        self._run = LoopRun(options, self._environment, alone=started is None)
-        self._between = BetweenRanks(self._run, self._environment.rank, self._environment.world_size)
+        environment = started or Environment.alone()
+        super().__init__(LoopRun(options, environment, alone=started is None), environment)
         self._wrapped: Wrapped | None = None
+        self._models: Sequence[nn.Module] = ()
+        self._progress = FleetProgress(self.num_workers)
+        self._run.on_progress = self._progress.take
+        self._schedules: list[FollowedSchedule] = []
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
 
     @property
-    def rank(self) -> int:
-        """My index among the workers, from 0."""
-        return self._environment.rank
+    def updates(self) -> int:
+        """Updates that the fleet has made, over all loops: the same number on all ranks after the same update.
+
+        Where servers make the updates, it is what this rank has last heard; so are `samples` and `epoch`.
+        """
+        return self._progress.updates
 
     @property
-    def num_workers(self) -> int:
-        """How many workers there are."""
-        return self._environment.world_size
+    def samples(self) -> int:
+        """Samples of all these updates."""
+        return self._progress.samples
 
     @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0: the one to print, save and log."""
-        return self.rank == 0
-
-    def print(self, *values: object, **options: Any) -> None:
-        """As `print`, on rank 0 alone."""
-        if self.is_main:
-            print(*values, **options)
-
-    def barrier(self) -> None:
-        """Wait until every rank has come here. Not within a loop over `fleet.batches`."""
-        self._between.barrier()
-
-    def reduce(self, value: Any, op: Operation = "mean") -> Any:
-        """One value of those of all ranks, the same on every rank. Not within a loop over `fleet.batches`.
-
-        Args:
-            value: A number or a tensor, of the same shape on every rank; or a dict or list of them, each of which is
-                reduced.
-            op: `mean`, `sum`, `max` or `min`.
-        """
-        return self._between.reduce(value, op)
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, by rank, on every rank. Not within a loop over `fleet.batches`.
-
-        Args:
-            value: A number, string, tensor (of any shape), or a dict or list of them. Nothing is pickled.
-        """
-        return self._between.gather(value)
+    def epoch(self) -> int:
+        """How many passes over the data are complete, over all loops."""
+        return self._progress.epoch
 
     def __enter__(self) -> Joined:
         self._run.meet()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        told = explain(error)
+        for schedule in self._schedules:
+            schedule.release()
         builder = SummaryBuilder()
-        lines = self._run.close(error)
+        try:
+            lines = self._run.close(told or error)
+        finally:
+            self._let_go()
+        if told is not None:
+            raise told from error
         for line in lines:
             builder.take(events.from_line(line))
         if lines:
             self.summary = builder.summary()
+            if self.rank == 0 and self.summary.updates:
+                if not self._quiet:
+                    print(last_line(self.summary, self._algorithm, self.num_workers), file=sys.stderr)
+                batch_size = max(self._progress.largest_batch, self._run.loop.largest_step)
+                warn_of_large_updates(self.summary, self._algorithm, batch_size, self.num_workers)
 
     def wrap(
-        self, model: Model, optimizer: AnyOptimizer, *, clip_norm: float | None = None, overlap: bool = False
+        self,
+        model: Model,
+        optimizer: AnyOptimizer,
+        *,
+        scheduler: LRScheduler | None = None,
+        clip_norm: float | None = None,
+        overlap: bool = False,
     ) -> tuple[Model, AnyOptimizer]:
         """Make a model and its optimizer those of the fleet; they are the same objects.
 
+        Call it once for each pair, before the first loop, where there are several (a GAN's). Each `step()` of an
+        optimizer then brings the gradient of its own parameters, which are averaged over its own samples.
+
         Args:
             model: Any module. Its parameters become views of one flat vector, and begin as those of rank 0.
-            optimizer: Any torch optimizer over all trainable parameters of the model.
-            clip_norm: Clip the norm of the *summed* gradient to this, before each step.
+            optimizer: Any torch optimizer. Its parameters are what is trained; frozen ones stay untouched until they
+                have a gradient. Parameters of the model that are not the optimizer's only begin as those of rank 0.
+            scheduler: As for `fleet.schedule`: a learning-rate scheduler that is to follow the fleet.
+            clip_norm: Clip the norm of the fleet's mean gradient of this model to this, before each step.
             overlap: Send each layer's gradient while the backward pass is still at the others, where the algorithm
                 allows it. Faster; but then each batch needs its own `optimizer.step()`, and nothing may change the
                 gradients between `backward()` and `step()`: that is refused, not ignored.
         """
-        if self._wrapped is not None:
-            raise InputError("wrap was called twice; a fleet trains one model")
+        if self._run.is_open:
+            raise InputError("fleet.wrap was called after the first loop; wrap all models before it")
         positive(clip_norm=clip_norm)
-        if getattr(optimizer.step, "_of_a_fleet", False):
-            # Before `flatten`, which would take it for the real step.
-            del optimizer.step  # of a fleet before this one
-        self._wrapped = Wrapped(model, flatten(model, optimizer, clip_norm), overlap)
-        # After `flatten`, which has kept the real step.
-        replace_step(optimizer, self._stepped)
+        pairs = [] if self._wrapped is None else list(self._wrapped.parameters.pairs)
+        if pairs and (overlap or (self._wrapped is not None and self._wrapped.overlap)):
+            raise InputError("overlap=True works with one model only; leave it out")
+        pair = UserPair(model, optimizer, clip_norm)
+        self._wrapped = Wrapped(UserParameters([*pairs, pair]), overlap)
+        self._models = self._wrapped.models
+        # After the pair was made, which has kept the real step; and only if nothing was refused.
+        pair.replace_step(partial(self._stepped, len(pairs)))
+        if scheduler is not None:
+            self.schedule(scheduler)
         return model, optimizer
 
+    def unwrap(self) -> None:
+        """Make the models and optimizers ordinary ones again: each parameter in memory of its own, no hooks.
+
+        It happens by itself at the end of the `with` block, however that ends. Called in it, it ends the training:
+        no further loop can begin.
+        """
+        if self._run.is_open and self._run.loop.is_running:
+            raise InputError("fleet.unwrap was called within a loop over fleet.batches; end that loop before")
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._wrapped is not None:
+            self._run.let_go()
+            self._wrapped.parameters.release()
+            self._models, self._wrapped = self._wrapped.models, None
+
+    def schedule(self, scheduler: Scheduler, *, every: Every = "update") -> Scheduler:
+        """Let a learning-rate scheduler follow the fleet; returns the same object.
+
+        Its position is the number of samples that the fleet has learnt from, over batch size times workers: that of an
+        ordinary loop over the same data. It is advanced on every rank right after each update, so it ends with the
+        data, however fast each rank is. The script's own `scheduler.step()` does nothing within the `with`, and may
+        stay.
+
+        Args:
+            scheduler: Any of torch's, or made of them, except ReduceLROnPlateau.
+            every: `update`: it was made for so many updates; `epoch`: for so many passes over the data.
+        """
+        check_schedule(scheduler, every)
+        progress = self._progress
+        followed = FollowedSchedule(scheduler, lambda: progress.steps if every == "update" else progress.epoch)
+        progress.lead(followed)
+        self._schedules.append(followed)
+        return scheduler
+
     def batches(
-        self, dataset: Any, batch_size: int, *, epochs: int = 1, sampling: Sampling = "queue", **loader: Any
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        epochs: int = 1,
+        updates: int | None = None,
+        sampling: Sampling = "queue",
+        **loader: Any,
     ) -> Batches:
         """Batches of a map-style dataset, as many samples in each as the algorithm asks for.
 
@@ -167,6 +228,8 @@ class Joined:
             dataset: Anything with `__len__` and `__getitem__`, the same on every worker.
             batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
             epochs: How often to go through the data.
+            updates: End after so many updates of the fleet, on all ranks after the same one. Where a sum is always
+                under way, it is still applied: one update more. Where servers make updates, so are gradients under way.
             sampling: `queue`: every sample exactly once per epoch, at any pace; `iid`: with replacement; `shards`: each
                 worker its own equal part.
             **loader: For torch's DataLoader: num_workers, collate_fn, pin_memory …
@@ -175,48 +238,35 @@ class Joined:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before it")
         if sampling not in get_args(Sampling):
             raise unknown("sampling", sampling, get_args(Sampling))
-        positive(batch_size=batch_size, epochs=epochs)
-        return Batches(Loops(self._run, self._wrapped), dataset, batch_size, epochs, sampling, loader)
+        positive(batch_size=batch_size, epochs=epochs, updates=updates)
+        return Batches(
+            Loops(self._run, self._wrapped, self._progress), dataset, batch_size, epochs, updates, sampling, loader
+        )
 
-    def evaluate(self, function: Callable[[nn.Module], T]) -> T:
+    def evaluate(self, function: Callable[..., T]) -> T:
         """Call `function(model)` with the global parameters as they are now, in evaluation mode, without gradients.
 
+        Of several models, it gets all: `function(generator, discriminator)`, in the order of `wrap`.
         Only this worker evaluates; no other waits for it, so it may be called at any time and by any worker.
         """
-        if self._wrapped is None:
+        models, run = self._models, self._run
+        if not models:
             raise InputError("fleet.evaluate needs a model; call fleet.wrap(model, optimizer) before it")
-        model, run = self._wrapped.model, self._run
         # Each by itself: a user may keep some layers in evaluation mode while training.
-        were_training = [module for module in model.modules() if module.training]
-        model.eval()
+        were_training = [module for model in models for module in model.modules() if module.training]
+        for model in models:
+            model.eval()
         try:
             with torch.no_grad():
-                if not run.is_open or run.is_over:
-                    return function(model)
+                if not run.is_open or run.is_over or self._wrapped is None:
+                    return function(*models)
                 with run.loop.at_global_parameters():
-                    return function(model)
+                    return function(*models)
         finally:
             for module in were_training:
                 module.training = True
 
-    def _stepped(self) -> None:
+    def _stepped(self, number: int) -> None:
         if not self._run.is_open or not self._run.loop.is_running:
             raise InputError("optimizer.step was called outside of fleet.batches; take the batches from it")
-        self._run.loop.take_gradient()
-
-
-def replace_step(optimizer: Optimizer, stepped: Callable[[], None]) -> None:
-    """Let `optimizer.step()` hand the gradient to the algorithm; the real step is the algorithm's to make."""
-
-    def step(self: Optimizer, closure: object = None) -> None:
-        if closure is not None:
-            raise InputError("optimizer.step was given a closure; compute the gradient before, as in loss.backward()")
-        self._opt_called = True  # type: ignore[attr-defined]  # what torch's schedulers look for
-        stepped()
-
-    # What torch's schedulers look for, to warn of a step that they do not see; this one is seen.
-    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    step._of_a_fleet = True  # type: ignore[attr-defined]
-    optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
-    # A GradScaler is to undo its scale, and to look for infinities, before the gradient goes to the others.
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        self._run.loop.take_gradient(number)

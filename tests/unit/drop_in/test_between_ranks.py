@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import ownpace
-from ownpace.drop_in.between_ranks import Packed, combined, unpack
+from ownpace.drop_in.packing import Packed, unpack
+from ownpace.drop_in.reducing import combined
 
 
 def there_and_back(value: Any) -> Any:

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost, WireError
+from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost, ReplicasDiffer, WireError
 from ownpace.engines.process.node.context import Orders
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, silence_s
@@ -169,8 +169,9 @@ class Presence:
             case Failed():
                 self._complaints.add(control.error(f"rank {rank}"))
             case GiveUp(code, message):
-                failed = f"the run has failed: {message}"
-                self._alarm(InputError(message) if code == InputError.code else PeerLost(failed))
+                kinds = {kind.code: kind for kind in (InputError, ReplicasDiffer)}  # of all ranks, not of one
+                failed = PeerLost(f"the run has failed: {message}")
+                self._alarm(kinds[code](message) if code in kinds else failed)
             case Parted():
                 self._parted.add(rank)
 

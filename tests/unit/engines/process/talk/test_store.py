@@ -30,7 +30,8 @@ def test_a_watched_store_answers_as_the_store_does():
     store, _ = local_store()
     watched = WatchedStore(store, alarm)
     watched.set("a", "b")
-    assert watched.get("a") == b"b"
+    watched.append("a", "c")
+    assert watched.get("a") == b"bc"
     assert watched.check(["a"])
     assert watched.add("count", 3) == 3
     assert watched.delete_key("a")

@@ -1,0 +1,151 @@
+"""How far a fleet is, over all loops of a script: the same on all ranks after the same update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from ownpace.engines.progress import Progress
+
+_ROUNDING = 1e-9
+
+
+class Follower(Protocol):
+    """What follows the fleet's progress."""
+
+    def go_on(self) -> None:
+        """The fleet has got further."""
+
+    def stay(self) -> None:
+        """The fleet counts from elsewhere now, and the follower is where it belongs."""
+
+
+class _Before(NamedTuple):
+    """What was counted in an earlier run."""
+
+    updates: int = 0
+    samples: int = 0
+
+
+class FleetProgress:
+    """Updates, samples, passes over the data, and the position of schedules.
+
+    That position counts samples in units of batch size × workers: it is the number of updates that machines of equal
+    speed would have made. So a schedule that was made for so many steps of an ordinary loop ends with the data on any
+    fleet, whichever rank is slow and however large updates are.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self.updates = 0
+        self.samples = 0
+        self.epoch = 0
+        """Complete passes over the data."""
+        self.largest_batch = 0
+        """The largest batch size of all loops."""
+        self.position = 0.0
+        """Of schedules that go on with every update."""
+        self._before = _Before()
+        self._scheduled = 0.0
+        self._local = _LocalSteps(num_workers)
+        self._loop = _Loop()
+        self._schedules: list[Follower] = []
+
+    def lead(self, schedule: Follower) -> None:
+        """Let this follow, whenever the fleet has got further."""
+        self._schedules.append(schedule)
+
+    def begin_loop(self, batch_size: int, samples: float, epoch_samples: float) -> None:
+        """A loop begins, over this many samples, and data of which one pass is that many (both may be infinite)."""
+        self.largest_batch = max(self.largest_batch, batch_size)
+        loop = _Loop(batch_size * self._num_workers, samples, epoch_samples)
+        loop.first_sample, loop.first_epoch = self.samples, self.epoch
+        loop.first_scheduled, loop.first_position = self._scheduled, self.position
+        self._loop = loop
+
+    def take(self, progress: Progress, local_samples: int) -> None:
+        """Take in what this worker knows: after an update, a local step, or parameters from a server.
+
+        Args:
+            progress: Of this worker.
+            local_samples: Of its local steps since the last update.
+        """
+        loop, before = self._loop, self._before
+        self._scheduled = progress.scheduled
+        ahead = self._local.samples_of_all(local_samples, progress.samples)
+        # Never beyond the data: what others do in this round is a guess.
+        scheduled = min(self._scheduled - loop.first_scheduled + ahead, loop.all_samples)
+        self.updates, self.samples = before.updates + progress.version, before.samples + progress.samples
+        self.position = loop.first_position + scheduled / loop.update_samples
+        self.epoch = loop.first_epoch + int((self.samples - loop.first_sample) // loop.epoch_samples)
+        self._tell()
+
+    def end_loop(self, epochs: int | None) -> None:
+        """The loop has ended; after this many passes over the data, if it was not left before its end."""
+        # A last update of fewer samples is a step of an ordinary loop, too.
+        self.position = float(math.ceil(self.position - _ROUNDING))
+        if epochs is not None:
+            # Samples may have been dropped on the way (a GradScaler skips steps); the pass is complete all the same.
+            self.epoch = self._loop.first_epoch + epochs
+        self._tell()
+
+    def state_dict(self) -> dict[str, float]:
+        """All that a later run needs to go on counting."""
+        return {
+            "updates": self.updates,
+            "samples": self.samples,
+            "epoch": self.epoch,
+            "position": self.position,
+        }
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on counting from there, before the first loop. Schedules that follow have their own state."""
+        self._before = _Before(int(state["updates"]), int(state["samples"]))
+        self.updates, self.samples = self._before.updates, self._before.samples
+        self.epoch, self.position = int(state["epoch"]), float(state["position"])
+        for schedule in self._schedules:
+            schedule.stay()
+
+    def _tell(self) -> None:
+        for schedule in self._schedules:
+            schedule.go_on()
+
+    @property
+    def steps(self) -> int:
+        """The position in whole steps."""
+        return math.floor(self.position + _ROUNDING)
+
+
+class _Loop:
+    """Where a loop began, and what it counts by."""
+
+    def __init__(self, update_samples: int = 1, samples: float = math.inf, epoch_samples: float = math.inf) -> None:
+        self.update_samples = update_samples
+        self.all_samples = samples
+        self.epoch_samples = epoch_samples
+        self.first_sample = self.first_epoch = 0
+        self.first_scheduled = self.first_position = 0.0
+
+
+class _LocalSteps:
+    """How far all workers are in a round of local steps, by how far this one is.
+
+    Rounds may be long, and a warm-up within the first must not be jumped over. Each worker steps with its own rates
+    there, so a guess does no harm: all do as much as this one, or what they did in the last round for each of its
+    samples.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._ratio = float(num_workers)
+        self._own = 0
+        self._known = 0
+
+    def samples_of_all(self, own: int, known: int) -> float:
+        """This worker has local steps of `own` samples since the last update, and knows of `known` in updates."""
+        if known > self._known:
+            if self._own:
+                self._ratio = (known - self._known) / self._own
+            self._known = known
+        self._own = own
+        return own * self._ratio
