@@ -78,6 +78,8 @@ class LoopRun:
         self._stack = ExitStack()
         self._opened: _Open | None = None
         self._generation = 0
+        self.has_met = False
+        """Whether the other ranks are there."""
         self.is_over = False
         self.on_progress: Callable[[Progress, int], None] = _ignore
         """Called after every update that this process makes or hears of, and after its local steps, with the samples
@@ -95,6 +97,7 @@ class LoopRun:
             self._store, self._rendezvous = meet(self._environment, self._options.timeout_s)
         self.presence = Presence(self._environment, self._store, self._rendezvous)
         self.store = WatchedStore(self._store, self.presence.check)
+        self.has_met = True
 
     @property
     def is_open(self) -> bool:
