@@ -28,12 +28,12 @@ from ownpace.engines.process.run.node_main import end_worker, share_parameters
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
 from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.run.sharing import agree, share_others
+from ownpace.engines.process.run.sharing import agree, share_others, shared_counter
 from ownpace.engines.process.run.torchrun import helpers_here
 from ownpace.engines.process.run.user_terms import terms_of, user_words
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
-from ownpace.engines.process.talk.store import KeyValues, WatchedStore
+from ownpace.engines.process.talk.store import WatchedStore
 from ownpace.engines.progress import Progress
 
 if TYPE_CHECKING:
@@ -295,11 +295,6 @@ class LoopRun:
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
         return [] if self._opened is None else end_worker(self._opened.worker)
-
-
-def shared_counter(store: KeyValues, name: str) -> Callable[[int], int]:
-    """A count that all processes share: adds to it, and returns what it was before."""
-    return lambda number: int(store.add(name, number)) - number
 
 
 def _ignore(*what: object) -> None:

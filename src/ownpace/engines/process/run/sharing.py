@@ -1,14 +1,18 @@
-"""What the models of all workers have in common besides the parameters that are trained."""
+"""What all workers have in common besides the parameters that are trained: the rest of the models, and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ownpace.engines.process.node.loop import held_by_servers
+from ownpace.engines.process.node.model_point import held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
+
+if TYPE_CHECKING:
+    pass
 
 _COUNTS = (torch.int32, torch.int64)
 
@@ -46,3 +50,8 @@ def agree(worker: ProcessWorker, model: nn.Module) -> None:
             places[worker.rank] = buffer
             worker.sums.wait(channels.all_reduce(places), "workers")
             buffer.copy_(places.amax(0))
+
+
+def shared_counter(store: KeyValues, name: str) -> Callable[[int], int]:
+    """A count that all processes share: adds to it, and returns what it was before."""
+    return lambda number: int(store.add(name, number)) - number
