@@ -30,7 +30,7 @@ from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendez
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.sharing import agree, share_others, shared_counter
 from ownpace.engines.process.run.torchrun import helpers_here
-from ownpace.engines.process.run.user_terms import terms_of, user_words
+from ownpace.engines.process.run.user_terms import header_of, terms_of, user_words
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
 from ownpace.engines.process.talk.store import WatchedStore
@@ -183,20 +183,7 @@ class LoopRun:
 
     def _hub_config(self, terms: RunTerms, model: nn.Module, user: UserParameters, batch_size: int) -> HubConfig:
         algorithm = self._options.algorithm
-        header = events.Run(
-            algorithm=type(algorithm).__name__,
-            engine="process",
-            task="",
-            model=type(model).__name__,
-            seed=self._options.seed,
-            batch_size=batch_size,
-            micro_batch=batch_size,
-            num_parameters=user.layout.size,
-            parameter_bytes=user.values.nbytes,
-            samples=None,
-            target=None,
-            groups=terms.roster().names(),
-        )
+        header = header_of(terms, model, user, self._options.seed, batch_size)
         emit = self._options.on_event or _ignore
         layers = [layer.name for layer in terms.layers]
         return HubConfig(header, layers, emit, self._options.on_progress)

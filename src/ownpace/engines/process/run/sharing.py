@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ownpace.engines.process.node.model_point import held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
-
-if TYPE_CHECKING:
-    pass
+from ownpace.engines.process.talk.store import KeyValues
 
 _COUNTS = (torch.int32, torch.int64)
 
