@@ -28,12 +28,18 @@ from ownpace.engines.process.run.node_main import end_worker, share_parameters
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
 from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.run.sharing import agree, give_to_servers, share_others, take_from_servers
+from ownpace.engines.process.run.sharing import (
+    agree,
+    give_to_servers,
+    share_others,
+    shared_counter,
+    take_from_servers,
+)
 from ownpace.engines.process.run.torchrun import helpers_here
-from ownpace.engines.process.run.user_terms import terms_of, user_words
+from ownpace.engines.process.run.user_terms import header_of, terms_of, user_words
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
-from ownpace.engines.process.talk.store import KeyValues, WatchedStore
+from ownpace.engines.process.talk.store import WatchedStore
 from ownpace.engines.progress import Progress
 
 if TYPE_CHECKING:
@@ -189,20 +195,7 @@ class LoopRun:
 
     def _hub_config(self, terms: RunTerms, model: nn.Module, user: UserParameters, batch_size: int) -> HubConfig:
         algorithm = self._options.algorithm
-        header = events.Run(
-            algorithm=type(algorithm).__name__,
-            engine="process",
-            task="",
-            model=type(model).__name__,
-            seed=self._options.seed,
-            batch_size=batch_size,
-            micro_batch=batch_size,
-            num_parameters=user.layout.size,
-            parameter_bytes=user.values.nbytes,
-            samples=None,
-            target=None,
-            groups=terms.roster().names(),
-        )
+        header = header_of(terms, model, user, self._options.seed, batch_size)
         emit = self._options.on_event or _ignore
         layers = [layer.name for layer in terms.layers]
         return HubConfig(header, layers, emit, self._options.on_progress)
@@ -310,11 +303,6 @@ class LoopRun:
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
         return [] if self._opened is None else end_worker(self._opened.worker)
-
-
-def shared_counter(store: KeyValues, name: str) -> Callable[[int], int]:
-    """A count that all processes share: adds to it, and returns what it was before."""
-    return lambda number: int(store.add(name, number)) - number
 
 
 def _ignore(*what: object) -> None:

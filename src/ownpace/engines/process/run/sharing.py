@@ -1,17 +1,18 @@
-"""What the models of all workers have in common besides the parameters that are trained."""
+"""What all workers have in common besides the parameters that are trained: the rest of the models, and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
-from ownpace.engines.process.node.loop import held_by_servers
+from ownpace.engines.process.node.model_point import held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.talk.control import PullState, StatePart
+from ownpace.engines.process.talk.store import KeyValues
 from ownpace.engines.process.talk.wire import Packet
 
 _COUNTS = (torch.int32, torch.int64)
@@ -80,3 +81,8 @@ def take_from_servers(worker: ProcessWorker, pair: UserPair) -> None:
 def _at_home(value: Tensor, parameter: Tensor) -> Tensor:
     # As torch does it: a count of steps stays on the CPU, what belongs to the numbers of a parameter goes with them.
     return value.to(parameter.device) if value.dim() else value
+
+
+def shared_counter(store: KeyValues, name: str) -> Callable[[int], int]:
+    """A count that all processes share: adds to it, and returns what it was before."""
+    return lambda number: int(store.add(name, number)) - number
