@@ -117,14 +117,20 @@ class LoopRun:
         return self._opened.loop
 
     def open(
-        self, model: nn.Module, user: UserParameters, *, overlap: bool, batch_size: int, alike: Mapping[str, object]
+        self,
+        model: nn.Module,
+        user: UserParameters,
+        *,
+        overlap: bool | None,
+        batch_size: int,
+        alike: Mapping[str, object],
     ) -> None:
         """Start the run: servers, the hub on rank 0, and this worker's place in it.
 
         Args:
             model: The user's.
             user: Its parameters.
-            overlap: Whether layers are sent during the backward pass.
+            overlap: Whether layers are sent during the backward pass (None: where that is safe).
             batch_size: Of the first loop.
             alike: What must be the same on all ranks, besides model, optimizer and algorithm.
         """
