@@ -19,6 +19,7 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.drop_in.batches import Batches
+from ownpace.drop_in.between_ranks import BetweenRanks
 from ownpace.drop_in.closing import last_line, warn_of_large_updates
 from ownpace.drop_in.explanations import explain
 from ownpace.drop_in.loops import Loops, Wrapped
@@ -74,15 +75,15 @@ def join(
     return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s), quiet=quiet)
 
 
-class Joined:
+class Joined(BetweenRanks):
     """This process as a worker of the fleet. Use it as a context manager."""
 
     def __init__(self, options: FleetOptions, *, quiet: bool = False) -> None:
         self._algorithm = options.algorithm
         self._quiet = quiet
         started = Environment.read()
-        self._environment = started or Environment.alone()
-        self._run = LoopRun(options, self._environment, alone=started is None)
+        environment = started or Environment.alone()
+        super().__init__(LoopRun(options, environment, alone=started is None), environment)
         self._wrapped: Wrapped | None = None
         self._models: Sequence[nn.Module] = ()
         self._progress = FleetProgress(self.num_workers)
@@ -90,16 +91,6 @@ class Joined:
         self._schedules: list[FollowedSchedule] = []
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
-
-    @property
-    def rank(self) -> int:
-        """My index among the workers, from 0."""
-        return self._environment.rank
-
-    @property
-    def num_workers(self) -> int:
-        """How many workers there are."""
-        return self._environment.world_size
 
     @property
     def updates(self) -> int:

@@ -45,7 +45,7 @@ class Listener(Protocol):
     def hear_settings_of_message(self, settings: Sequence[float]) -> None:
         """A message was awaited, and these are its sender's optimizer settings."""
 
-    def hear_control(self, sender: str, control: Control) -> bool:
+    def hear_control(self, sender: str, control: Control, body: Body) -> bool:
         """Take a control message; returns whether it was one for this node."""
 
 
@@ -143,7 +143,7 @@ class Inbox:
             case GiveUp(message=message):
                 raise PeerLost(f"the run has failed: {message}")
             case _:
-                if not self._listener.hear_control(sender, control):
+                if not self._listener.hear_control(sender, control, body):
                     self._controls.append((control, body))
 
     def _deliver(self, name: str, packet: Packet) -> None:

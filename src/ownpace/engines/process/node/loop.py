@@ -19,16 +19,14 @@ from torch.utils.hooks import RemovableHandle
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.values import Gradient, Parameters
+from ownpace.core.contract.values import Gradient
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import Stopwatch
 from ownpace.engines.process.node.layer_sender import LayerSender, no_overlap
 from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, LoopGradients
-from ownpace.engines.process.node.model_point import ModelPoint
+from ownpace.engines.process.node.model_point import ModelPoint, held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
-from ownpace.engines.process.talk.control import Pull, Pulled
-from ownpace.engines.process.talk.wire import Packet
 
 _NOTHING_LEFT_S = 0.002
 """How often a worker without data checks whether others have any left, where servers would answer at once."""
@@ -46,7 +44,8 @@ class UserLoop:
         self._overlap = overlap
         self._sender: LayerSender | None = None
         self._hooks: dict[int, RemovableHandle] = {}
-        self._is_free = False
+        self.is_free = False
+        """Whether the model is the user's own again."""
         self._coroutine: Coroutine[object, None, None] | None = None
         self._handed_out = [0] * len(user.pairs)
         """Of each model, the samples that were handed out since its latest step."""
@@ -111,11 +110,11 @@ class UserLoop:
         for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
-        self._is_free = True
+        self.is_free = True
 
     def check(self) -> None:
         """Raise if what was trained is not what the user's models have."""
-        if not self._is_free:
+        if not self.is_free:
             self._user.check_place()
 
     def hand_out(self, samples: int) -> None:
@@ -160,6 +159,9 @@ class UserLoop:
         if not pair.has_gradient:
             raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
         self.largest_step = max(self.largest_step, samples)
+        is_scaled, pair.is_scaled = pair.is_scaled, False
+        if is_scaled and self._sender is not None:
+            raise no_overlap("a GradScaler has changed the gradients")
         asked = self._source.asked
         assert asked is not None
         seconds = self._stopwatch.stop(samples)
@@ -295,16 +297,3 @@ class UserLoop:
             yield
         finally:
             user.overwrite(here)
-
-
-def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:
-    """What the servers hold now, shard by shard."""
-    # All are asked before the first answer is awaited: servers answer at the same time.
-    for server in worker.servers:
-        worker.context.mailbox.send(server.name, Packet(control=Pull()))
-    for _ in worker.servers:
-        pulled, values = worker.inbox.wait_for(Pulled)
-        assert isinstance(values, Tensor)
-        worker.progress.hear(pulled.samples, stop=False)
-        shard = worker.context.roster.shards[pulled.shard]
-        yield Parameters(values.to(worker.context.like.device), pulled.version, shard)

@@ -32,6 +32,9 @@ class KeyValues(Protocol):
     def add(self, key: str, number: int) -> int:
         """Add to a count; returns what it is then."""
 
+    def append(self, key: str, value: str) -> None:
+        """Write behind what is there."""
+
     def delete_key(self, key: str) -> bool:
         """Remove."""
 
@@ -83,6 +86,9 @@ class WatchedStore:
 
     def add(self, key: str, number: int) -> int:
         return self._ask(lambda: int(self._store.add(key, number)))
+
+    def append(self, key: str, value: str) -> None:
+        self._ask(lambda: self._store.append(key, value))
 
     def delete_key(self, key: str) -> bool:
         return self._ask(lambda: self._store.delete_key(key))

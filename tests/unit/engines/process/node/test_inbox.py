@@ -45,7 +45,7 @@ class Node:
     def hear_settings_of_message(self, settings: Sequence[float]) -> None:
         self.settings += settings
 
-    def hear_control(self, sender: str, control: Control) -> bool:
+    def hear_control(self, sender: str, control: Control, body: object) -> bool:
         self.controls.append(control)
         return isinstance(control, Pull)
 
