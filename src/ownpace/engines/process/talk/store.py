@@ -32,9 +32,6 @@ class KeyValues(Protocol):
     def add(self, key: str, number: int) -> int:
         """Add to a count; returns what it is then."""
 
-    def append(self, key: str, value: str) -> None:
-        """Write behind what is there."""
-
     def delete_key(self, key: str) -> bool:
         """Remove."""
 
@@ -88,7 +85,8 @@ class WatchedStore:
         return self._ask(lambda: int(self._store.add(key, number)))
 
     def append(self, key: str, value: str) -> None:
-        self._ask(lambda: self._store.append(key, value))
+        append = self._store.append  # type: ignore[attr-defined]  # torch's stores have it, their types do not
+        self._ask(lambda: append(key, value))
 
     def delete_key(self, key: str) -> bool:
         return self._ask(lambda: self._store.delete_key(key))
