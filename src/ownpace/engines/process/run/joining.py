@@ -182,7 +182,6 @@ class LoopRun:
         return replace(self._rendezvous, backend=backend)
 
     def _hub_config(self, terms: RunTerms, model: nn.Module, user: UserParameters, batch_size: int) -> HubConfig:
-        algorithm = self._options.algorithm
         header = header_of(terms, model, user, self._options.seed, batch_size)
         emit = self._options.on_event or _ignore
         layers = [layer.name for layer in terms.layers]
