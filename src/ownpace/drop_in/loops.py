@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import nn
 
 from ownpace.core.contract.errors import InputError, Interrupted
-from ownpace.core.learning.sampling import Sampling
-from ownpace.engines.process.node.batch_source import BatchSource
+from ownpace.core.learning.claims import Claim
+from ownpace.core.learning.sampling import Take
+from ownpace.drop_in.digest import SampleDigests
+from ownpace.drop_in.feeds import Member
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.joining import LoopRun
 
@@ -25,22 +28,53 @@ class Wrapped:
 class Loops:
     """What `Batches` needs of the fleet."""
 
-    def __init__(self, run: LoopRun, wrapped: Wrapped) -> None:
+    def __init__(self, run: LoopRun, wrapped: Wrapped, digests: SampleDigests) -> None:
         self._run = run
         self._wrapped = wrapped
+        self.digests = digests
 
-    def begin(self, batch_size: int, size: int, epochs: int, sampling: Sampling) -> BatchSource:
-        """Begin a loop over the data; returns where its samples come from."""
+    @property
+    def member(self) -> Member:
+        """This worker's place in the fleet."""
+        return Member(self._run.rank, self._run.num_workers, self._run.seed)
+
+    @property
+    def next_number(self) -> int:
+        """That of the loop that begins next."""
+        return self._run.generation + 1
+
+    def check_free(self) -> None:
+        """Raise if a loop runs."""
+        if self._run.is_open and self._run.loop.is_waiting:
+            raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
+
+    def begin(self, batch_size: int, samples: float, updates: int | None, alike: Mapping[str, str]) -> int:
+        """Begin a loop over at most so many samples and updates; returns its number.
+
+        Args:
+            batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
+            samples: At most so many samples.
+            updates: At most so many updates (None: any number).
+            alike: What must be the same on all ranks.
+        """
         run, wrapped = self._run, self._wrapped
         if not run.is_open:
-            alike = {"number_of_samples": size, "sampling": sampling, "epochs": epochs}
             run.open(wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=batch_size, alike=alike)
-        if run.loop.is_waiting:
-            raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
-        number = run.begin_loop(batch_size, epochs * size)
-        source = run.source(number, size, epochs, sampling)
+        number = run.begin_loop(batch_size, samples, updates)
         run.loop.is_running = True
-        return source
+        return number
+
+    def wanted_samples(self) -> int:
+        """How many samples the algorithm wants next."""
+        return self._run.loop.wanted_samples()
+
+    def taking(self, number: int) -> Take:
+        """Takes places that all workers share, in that loop."""
+        return self._run.taking(number)
+
+    def note(self, number: int, claim: Claim) -> None:
+        """Note places of this worker's own."""
+        self._run.note(number, claim)
 
     def hand_out(self, samples: int) -> bool:
         """A batch of this many samples is about to be handed out; False: the run was stopped."""

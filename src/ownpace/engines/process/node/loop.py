@@ -136,7 +136,7 @@ class UserLoop:
         """How many samples the algorithm wants next; roughly, while it has them computed already."""
         return self._worker.micro_batch if self._source.asked is None else self._source.asked.samples
 
-    def begin(self, algorithm: Algorithm, generation: int, batch_size: int, samples: int) -> None:
+    def begin(self, algorithm: Algorithm, generation: int, batch_size: int, samples: float) -> None:
         """Let the algorithm learn from this many samples."""
         worker = self._worker
         self._user.check_place()

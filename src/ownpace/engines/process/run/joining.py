@@ -13,9 +13,9 @@ from torch import nn
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.sampling import Sampling
+from ownpace.core.learning.claims import Claim
+from ownpace.core.learning.sampling import Take
 from ownpace.engines.job import OnProgress
-from ownpace.engines.process.node.batch_source import BatchSource
 from ownpace.engines.process.node.loop import UserLoop, held_by_servers
 from ownpace.engines.process.node.model_state import global_state_dicts
 from ownpace.engines.process.node.nodes import ProcessWorker
@@ -72,7 +72,8 @@ class LoopRun:
         self._alone = alone
         self._stack = ExitStack()
         self._opened: _Open | None = None
-        self._generation = 0
+        self.generation = 0
+        """The number of the latest loop."""
         self.is_over = False
 
     def meet(self) -> None:
@@ -177,19 +178,26 @@ class LoopRun:
         emit = self._options.on_event or _ignore
         return HubConfig(header, algorithm.replicas_identical, emit, self._options.on_progress)
 
-    def begin_loop(self, batch_size: int, samples: int) -> int:
-        """Begin a loop over this many samples: a generation of the run. Returns its number."""
-        self._generation += 1
-        self.loop.begin(self._options.algorithm, self._generation, batch_size, samples)
-        return self._generation
+    def begin_loop(self, batch_size: int, samples: float, updates: int | None) -> int:
+        """Begin a loop over at most so many samples and updates: a generation of the run. Returns its number."""
+        self.generation += 1
+        self.loop.begin(self._options.algorithm, self.generation, batch_size, samples)
+        return self.generation
 
-    def source(self, number: int, size: int, epochs: int, sampling: Sampling) -> BatchSource:
-        """Where that loop's samples come from."""
+    def taking(self, number: int) -> Take:
+        """Takes places in the queue of that loop, which all workers share; `claims` tells who took which."""
         assert self._opened is not None
-        member = self._environment.rank, self._environment.world_size
-        seeds = self._options.seed, number
-        take = self._opened.counters.taking(number)
-        return BatchSource(self.loop.wanted_samples, take, member, size, epochs, sampling, seeds)
+        return self._opened.counters.claiming(number, self.rank)
+
+    def note(self, number: int, claim: Claim) -> None:
+        """Note places of that loop that are this worker's own."""
+        assert self._opened is not None
+        self._opened.counters.note(number, claim)
+
+    def claims(self, number: int) -> list[Claim]:
+        """Who took which places in that loop, the latest."""
+        assert self._opened is not None
+        return self._opened.counters.claims(number, self.num_workers)
 
     def end_loop(self, *, stop: bool) -> None:
         """Bring a loop to its end on all workers; `stop`: it was left before its data had ended."""
@@ -197,7 +205,7 @@ class LoopRun:
             return
         if stop:
             self.loop.tell_to_stop()
-        self.loop.finish(shared_counter(self._store, f"ended/{self._generation}"))
+        self.loop.finish(shared_counter(self._store, f"ended/{self.generation}"))
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
 
@@ -205,6 +213,16 @@ class LoopRun:
     def rank(self) -> int:
         """This process's, among the workers."""
         return self._environment.rank
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are."""
+        return self._environment.world_size
+
+    @property
+    def seed(self) -> int:
+        """Of the order of the samples."""
+        return self._options.seed
 
     @property
     def was_interrupted(self) -> bool:
