@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -48,7 +47,7 @@ class Loops:
         if self._run.is_open and self._run.loop.is_waiting:
             raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
 
-    def begin(self, batch_size: int, samples: float, updates: int | None, alike: Mapping[str, str]) -> int:
+    def begin(self, batch_size: int, samples: float, updates: int | None, alike: dict[str, str]) -> int:
         """Begin a loop over at most so many samples and updates; returns its number.
 
         Args:
@@ -58,6 +57,8 @@ class Loops:
             alike: What must be the same on all ranks.
         """
         run, wrapped = self._run, self._wrapped
+        # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
+        run.presence.begin_loop(alike)
         if not run.is_open:
             run.open(wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=batch_size, alike=alike)
         number = run.begin_loop(batch_size, samples, updates)
@@ -78,6 +79,8 @@ class Loops:
 
     def hand_out(self, samples: int) -> bool:
         """A batch of this many samples is about to be handed out; False: the run was stopped."""
+        # Here, too: an algorithm may go on for long without asking for anything that another rank has to bring.
+        self._run.presence.check()
         if not self._run.loop.is_waiting:
             return False
         self._run.loop.hand_out(samples)

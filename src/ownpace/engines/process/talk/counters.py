@@ -6,13 +6,14 @@ import fcntl
 import os
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ownpace.core.learning.claims import Claim
 from ownpace.core.learning.sampling import Take
+from ownpace.engines.process.talk.store import read_when_set
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -31,7 +32,15 @@ class Counters:
     of another process (30 µs where there is a core for it, 240 where there is none). Several hosts ask the store.
     """
 
-    def __init__(self, store: Store, *, first: bool, spans_hosts: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        first: bool,
+        spans_hosts: bool,
+        timeout_s: float = 120.0,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self._files: tuple[int, int] | None = None
         self._paths: list[str] = []
@@ -42,7 +51,8 @@ class Counters:
                 self._files, self._paths = (made[0][0], made[1][0]), [path for _, path in made]
                 store.set(_KEY, "\n".join(self._paths))
             else:
-                counts, claims = store.get(_KEY).decode().split("\n")
+                paths = read_when_set(store, _KEY, "rank 0", timeout_s, on_wait)
+                counts, claims = paths.decode().split("\n")
                 self._files = os.open(counts, os.O_RDWR), os.open(claims, os.O_RDWR)
 
     def forget_path(self) -> None:
