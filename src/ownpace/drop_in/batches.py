@@ -122,7 +122,7 @@ class Batches:
         loops, data = self._loops, self._data
         fixed = data.kind == "function" and not data.takes_number
         wanted = (lambda: data.batch_size) if fixed else loops.wanted_samples
-        fills = data.batch_size if data.drop_last else None
+        fills = data.batch_size if data.drop_last or fixed else None
         if not isinstance(order, Share):
             left = [(0, self._total)] if self.left is None else self.left
             return BatchSource(wanted, loops.taking(number), order, left, fills=fills)

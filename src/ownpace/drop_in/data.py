@@ -161,11 +161,11 @@ def kind_of(data: Any, asked: Asked) -> Kind:
         raise InputError(f"fleet.batches was given a {type(data).__name__}, which is no data set; give {hint}")
     if isinstance(data, IterableDataset):
         return "stream"
-    if hasattr(data, "__getitem__"):
+    if hasattr(data, "__getitem__") and not isinstance(data, type):
         if length(data) is not None or asked.sampler is not None:
             return "map"
         raise InputError(f"{type(data).__name__} has no length; give it a __len__, or say sampler=…")
-    if hasattr(data, "__iter__"):
+    if hasattr(data, "__iter__") and not isinstance(data, type):
         return "stream"
     if callable(data) and not isinstance(data, Dataset | type):
         return "function"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import nn
@@ -61,7 +62,7 @@ class Loops:
         run.presence.begin_loop(alike)
         if not run.is_open:
             run.open(wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=batch_size, alike=alike)
-        number = run.begin_loop(batch_size, samples, updates)
+        number = run.begin_loop(batch_size, samples, math.inf if updates is None else updates)
         run.loop.is_running = True
         return number
 

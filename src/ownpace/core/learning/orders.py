@@ -37,7 +37,7 @@ class Shuffled:
         self._permutations = Permutations(size, *seed)
 
     def at(self, start: int, count: int) -> list[int]:
-        indices: list[int] = self._permutations.indices(start, count).tolist()
+        indices: list[int] = self._permutations.indices(start, count).tolist() if count else []
         return indices
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -189,7 +190,7 @@ class LoopRun:
         emit = self._options.on_event or _ignore
         return HubConfig(header, algorithm.replicas_identical, emit, self._options.on_progress)
 
-    def begin_loop(self, batch_size: int, samples: float, updates: int | None) -> int:
+    def begin_loop(self, batch_size: int, samples: float, updates: float = math.inf) -> int:
         """Begin a loop over at most so many samples and updates: a generation of the run. Returns its number."""
         self.generation += 1
         self.loop.begin(self._options.algorithm, self.generation, batch_size, samples)
