@@ -131,7 +131,7 @@ def test_what_does_not_fill_a_batch_is_left_out():
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_weighted_sampler_is_followed_by_all_ranks_together(workers):
     sampler = WeightedRandomSampler([0.0] * 10 + [1.0] * 10, 60)
-    loader = DataLoader(range(20), 4, sampler=sampler, num_workers=workers)  # type: ignore[arg-type]
+    loader: DataLoader[int] = DataLoader(range(20), 4, sampler=sampler, num_workers=workers)  # type: ignore[arg-type]
     fleet = AFleet(3, 5)
     batches = fleet.batches(loader, None)
     torch.manual_seed(1)
