@@ -87,6 +87,11 @@ def test_a_function_feeds_a_fleet_of_one(algorithm: str) -> None:
     assert (len(seen["seen"][0]), seen["summary"]["samples"]) == (60, 60)
 
 
+def test_updates_end_a_loop_over_a_function() -> None:
+    seen = learn("sync", (get_batch, {"batch_size": 8, "updates": 5}))
+    assert (seen["summary"]["updates"], seen["summary"]["samples"]) == (5, 40)
+
+
 def test_a_loop_over_a_function_may_be_left() -> None:
     net = make_net()
     optimizer = sgd(net)

@@ -11,7 +11,7 @@ from ownpace.core.learning.orders import Order, Share
 from ownpace.drop_in.data import KINDS, Data, name_of
 from ownpace.drop_in.digest import digest, digest_of_samples
 from ownpace.drop_in.feeds import make_feed
-from ownpace.drop_in.loops import Loops
+from ownpace.drop_in.loops import LoopPlan, Loops
 from ownpace.drop_in.replayed import Replayed
 from ownpace.engines.process.node.batch_source import BatchSource, OwnCount, before
 
@@ -72,6 +72,17 @@ class Batches:
         """How many places there are to take. A sampler or a stream ends by itself, whatever length it claims."""
         known = self._data.samples if self._data.kind != "map" or self._data.sampler is not None else self._known
         return ENDLESS if known is None else known
+
+    def _plan(self) -> LoopPlan:
+        data = self._data
+        return LoopPlan(
+            batch_size=data.batch_size,
+            places=math.inf if self._total == ENDLESS else self._total,
+            samples=math.inf if self._known is None else self._known,
+            epoch_samples=math.inf if data.size is None or data.sharded else data.size,
+            epochs=data.epochs if data.samples is None else None,
+            updates=data.updates,
+        )
 
     def fingerprint(self) -> dict[str, str]:
         """What must be the same on all ranks, in words that an error can quote."""
@@ -135,10 +146,10 @@ class Batches:
         return BatchSource(wanted, take, order, left, stop=stop, fills=fills)
 
     def __iter__(self) -> Iterator[Any]:
-        loops, data = self._loops, self._data
+        loops = self._loops
         loops.check_free()
         alike, order = self.fingerprint(), self._order()
-        number = loops.begin(data.batch_size, math.inf if self._total == ENDLESS else self._total, data.updates, alike)
+        number = loops.begin(self._plan(), alike)
         source = self._source(order, number)
         self._begun, self.left = None, None
         finished = False

@@ -12,6 +12,7 @@ from ownpace.core.learning.claims import Claim
 from ownpace.core.learning.sampling import Take
 from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.feeds import Member
+from ownpace.drop_in.progress import FleetProgress
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.joining import LoopRun
 
@@ -25,11 +26,32 @@ class Wrapped:
     overlap: bool
 
 
+@dataclass(frozen=True)
+class LoopPlan:
+    """How long a loop is to be; what is not known of it is infinite."""
+
+    batch_size: int
+    """Samples that each worker contributes to an update, where the algorithm does not decide."""
+    places: float
+    """At most so many samples are dealt out."""
+    samples: float
+    """As far as is known, it will be so many."""
+    epoch_samples: float
+    """Of one pass over the data."""
+    epochs: int | None
+    """How many passes are complete when the data has ended (None: by the samples of one)."""
+    updates: int | None
+    """It ends after so many (None: after any number)."""
+
+
 class Loops:
     """What `Batches` needs of the fleet."""
 
-    def __init__(self, run: LoopRun, wrapped: Wrapped, digests: SampleDigests) -> None:
+    def __init__(self, run: LoopRun, wrapped: Wrapped, progress: FleetProgress, digests: SampleDigests) -> None:
         self._run = run
+        self._progress = progress
+        self._epochs: int | None = None
+        self._was_stopped = False
         self._wrapped = wrapped
         self.digests = digests
 
@@ -48,21 +70,19 @@ class Loops:
         if self._run.is_open and self._run.loop.is_waiting:
             raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
 
-    def begin(self, batch_size: int, samples: float, updates: int | None, alike: dict[str, str]) -> int:
-        """Begin a loop over at most so many samples and updates; returns its number.
-
-        Args:
-            batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
-            samples: At most so many samples.
-            updates: At most so many updates (None: any number).
-            alike: What must be the same on all ranks.
-        """
+    def begin(self, plan: LoopPlan, alike: dict[str, str]) -> int:
+        """Begin a loop, when all ranks do, with the same of what must be alike; returns its number."""
         run, wrapped = self._run, self._wrapped
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
         run.presence.begin_loop(alike)
         if not run.is_open:
-            run.open(wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=batch_size, alike=alike)
-        number = run.begin_loop(batch_size, samples, math.inf if updates is None else updates)
+            run.open(
+                wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=plan.batch_size, alike=alike
+            )
+        # Before the coroutine begins, which may make an update at once, without data of this rank.
+        self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
+        self._epochs, self._was_stopped = plan.epochs, False
+        number = run.begin_loop(plan.batch_size, plan.places, math.inf if plan.updates is None else plan.updates)
         run.loop.is_running = True
         return number
 
@@ -82,14 +102,17 @@ class Loops:
         """A batch of this many samples is about to be handed out; False: the run was stopped."""
         # Here, too: an algorithm may go on for long without asking for anything that another rank has to bring.
         self._run.presence.check()
-        if not self._run.loop.is_waiting:
+        loop = self._run.loop
+        if not loop.is_waiting or loop.has_made_its_updates:
+            self._was_stopped = True
             return False
-        self._run.loop.hand_out(samples)
+        loop.hand_out(samples)
         return True
 
     def end(self, *, stop: bool) -> None:
         """End the loop; `stop`: before its data."""
         self._run.loop.is_running = False
-        self._run.end_loop(stop=stop)
+        complete = self._run.end_loop(stop=stop) and not self._was_stopped
+        self._progress.end_loop(self._epochs if complete else None)
         if not stop and self._run.was_interrupted and self._run.rank == 0:
             raise Interrupted("interrupted; the model keeps what it has learnt so far")

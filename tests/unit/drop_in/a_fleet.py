@@ -12,7 +12,7 @@ from ownpace.drop_in.batches import Batches
 from ownpace.drop_in.data import Asked, read_data
 from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.feeds import Member
-from ownpace.drop_in.loops import Loops
+from ownpace.drop_in.loops import LoopPlan, Loops
 
 
 class Rank(Loops):
@@ -25,7 +25,7 @@ class Rank(Loops):
         self.number = 0
         self.digests = SampleDigests()
         self.sizes: list[int] = []
-        self.begun: list[tuple[int, float, int | None]] = []
+        self.begun: list[LoopPlan] = []
         self.ended: list[bool] = []
 
     @property
@@ -39,8 +39,8 @@ class Rank(Loops):
     def check_free(self) -> None:
         assert len(self.begun) == len(self.ended)
 
-    def begin(self, batch_size: int, samples: float, updates: int | None, alike: dict[str, str], *more: Any) -> int:
-        self.begun.append((batch_size, samples, updates))
+    def begin(self, plan: LoopPlan, alike: dict[str, str]) -> int:
+        self.begun.append(plan)
         self.number += 1
         return self.number
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from torch.utils.data import (
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.claims import left_over
+from ownpace.drop_in.loops import LoopPlan
 
 
 class Stream(IterableDataset[int]):
@@ -168,7 +170,7 @@ def test_a_sampler_without_end_is_read_lazily():
     for sampler in (Endless(), [7, 8]):
         fleet = AFleet(3, 5)
         assert Counter(flat(fleet.deal(range(10), sampler=sampler, samples=40))) == {7: 20, 8: 20}
-        assert fleet.ranks[0].begun == [(4, 40, None)]
+        assert fleet.ranks[0].begun[0].places == 40
 
 
 @pytest.mark.parametrize(
@@ -352,8 +354,25 @@ def test_a_length_is_known_alone_and_unknown_of_streams():
 def test_samples_end_a_loop_exactly_and_epochs_do_not(data, sampling):
     fleet = AFleet(4, 7, 3)
     assert len(flat(fleet.deal(data, samples=120, sampling=sampling))) == 120
-    assert fleet.ranks[0].begun == [(4, 120, None)]
+    assert fleet.ranks[0].begun[0].places == 120
     assert len(flat(AFleet(4, 7).deal(data, samples=120, epochs=1, sampling=sampling))) == 50
+
+
+@pytest.mark.parametrize(
+    ("data", "asked", "plan"),
+    [
+        (range(50), {"epochs": 2}, LoopPlan(4, 100, 100, 50, 2, None)),
+        (range(50), {"updates": 9}, LoopPlan(4, inf, inf, 50, None, 9)),
+        (range(50), {"samples": 70}, LoopPlan(4, 70, 70, 50, None, None)),
+        (range(50), {"sampler": [1, 2], "epochs": 3}, LoopPlan(4, inf, 6, 2, 3, None)),
+        (Stream(50), {}, LoopPlan(4, inf, inf, inf, 1, None)),
+        (lambda: torch.zeros(4), {"updates": 9}, LoopPlan(4, inf, inf, inf, None, 9)),
+    ],
+)
+def test_a_fleet_is_told_how_long_a_loop_will_be(data, asked, plan):
+    fleet = AFleet(4)
+    next(iter(fleet.batches(data, **asked)[0]))
+    assert fleet.ranks[0].begun == [plan]
 
 
 def test_shares_are_disjoint_and_the_same_in_every_epoch():

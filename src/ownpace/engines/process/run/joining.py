@@ -33,6 +33,7 @@ from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.torchrun import helpers_here
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.progress import Progress
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -77,6 +78,9 @@ class LoopRun:
         self.generation = 0
         """The number of the latest loop."""
         self.is_over = False
+        self.on_progress: Callable[[Progress, int], None] = _ignore
+        """Called after every update that this process makes or hears of, and after its local steps, with the samples
+        of those since the last update."""
 
     def meet(self) -> None:
         """Meet the other ranks."""
@@ -115,6 +119,7 @@ class LoopRun:
         """
         with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
             session, connection, worker = self._enter(stack, model, user, batch_size)
+            worker.learner.on_progress = lambda local: self.on_progress(worker.progress, local)
             loop = UserLoop(worker, user, overlap=overlap)
             stack.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
             seed, clip_norm = self._options.seed, user.clip_norm
@@ -188,12 +193,17 @@ class LoopRun:
             groups=terms.roster().names(),
         )
         emit = self._options.on_event or _ignore
-        return HubConfig(header, algorithm.replicas_identical, emit, self._options.on_progress)
+        layers = [layer.name for layer in terms.layers]
+        return HubConfig(header, layers, emit, self._options.on_progress)
 
     def begin_loop(self, batch_size: int, samples: float, updates: float = math.inf) -> int:
-        """Begin a loop over at most so many samples and updates: a generation of the run. Returns its number."""
+        """Begin a loop over this many samples: a generation of the run. Returns its number.
+
+        It also ends after this many updates: on all ranks after the same one; where servers make them, a worker's
+        gradient that is under way by then is still applied.
+        """
         self.generation += 1
-        self.loop.begin(self._options.algorithm, self.generation, batch_size, samples)
+        self.loop.begin(self._options.algorithm, self.generation, batch_size, samples, updates)
         return self.generation
 
     def taking(self, number: int) -> Take:
@@ -211,15 +221,23 @@ class LoopRun:
         assert self._opened is not None
         return self._opened.counters.claims(number, self.num_workers)
 
-    def end_loop(self, *, stop: bool) -> None:
-        """Bring a loop to its end on all workers; `stop`: it was left before its data had ended."""
+    def end_loop(self, *, stop: bool) -> bool:
+        """Bring a loop to its end on all workers; `stop`: it was left before its data had ended.
+
+        Returns:
+            Whether it ended with its data, on all workers.
+        """
         if self.is_over or self.loop.has_failed:
-            return
+            return False
+        count_left = shared_counter(self._store, f"left/{self.generation}")
         if stop:
+            count_left(1)  # before the others can hear of it: they look when their part has ended
             self.loop.tell_to_stop()
         self.loop.finish(shared_counter(self._store, f"ended/{self.generation}"))
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
+        self.on_progress(self._opened.worker.progress, 0)
+        return not (self.loop.has_made_its_updates or count_left(0))
 
     @property
     def rank(self) -> int:
@@ -340,5 +358,5 @@ def shared_counter(store: Store, name: str) -> Callable[[int], int]:
     return lambda number: int(store.add(name, number)) - number
 
 
-def _ignore(event: events.Event) -> None:
+def _ignore(*what: object) -> None:
     pass
