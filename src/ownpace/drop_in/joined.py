@@ -301,5 +301,6 @@ class Joined:
 
     def _stepped(self, number: int) -> None:
         if not self._run.is_open or not self._run.loop.is_running:
-            raise InputError("optimizer.step was called outside of fleet.batches; take the batches from it")
+            how = "take the batches from it, each after the step before"
+            raise InputError(f"optimizer.step was called outside of fleet.batches; {how}")
         self._run.loop.take_gradient(number)
