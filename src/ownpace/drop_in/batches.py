@@ -79,11 +79,13 @@ class Batches:
         return [(0, ENDLESS if isinstance(order, Share) else self._total)]
 
     def _plan(self, dealt: Sequence[Places]) -> LoopPlan:
-        data, places = self._data, min(self._total, number_of(dealt))
+        data = self._data
+        endless = self._total == ENDLESS and (not dealt or dealt[-1][1] == ENDLESS)
+        places = math.inf if endless else min(self._total, number_of(dealt))
         known = math.inf if self._known is None else self._known
         return LoopPlan(
             batch_size=data.batch_size,
-            places=math.inf if dealt and dealt[-1][1] == ENDLESS == self._total else places,
+            places=places,
             samples=min(known, places),
             epoch_samples=math.inf if data.size is None or data.sharded else data.size,
             epochs=data.epochs if data.samples is None else None,
