@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, get_args
 
@@ -142,7 +143,7 @@ class Joined(BetweenRanks):
         *,
         scheduler: LRScheduler | None = None,
         clip_norm: float | None = None,
-        overlap: bool = False,
+        overlap: bool | None = None,
     ) -> tuple[Model, AnyOptimizer]:
         """Make a model and its optimizer those of the fleet; they are the same objects.
 
@@ -156,8 +157,9 @@ class Joined(BetweenRanks):
             scheduler: As for `fleet.schedule`: a learning-rate scheduler that is to follow the fleet.
             clip_norm: Clip the norm of the fleet's mean gradient of this model to this, before each step.
             overlap: Send each layer's gradient while the backward pass is still at the others, where the algorithm
-                allows it. Faster; but then each batch needs its own `optimizer.step()`, and nothing may change the
-                gradients between `backward()` and `step()`: that is refused, not ignored.
+                allows it. That needs a step for each batch, and gradients that nothing changes between `backward()` and
+                `step()` (clipping, a GradScaler): otherwise it is refused, not ignored. None: if the first steps of the
+                script are like that.
         """
         if self._run.is_open:
             raise InputError("fleet.wrap was called after the first loop; wrap all models before it")
@@ -173,6 +175,16 @@ class Joined(BetweenRanks):
         if scheduler is not None:
             self.schedule(scheduler)
         return model, optimizer
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """For a script that accumulates gradients and says so, as with DistributedDataParallel: only `step()` sends.
+
+        A script may as well leave it out: batches without a step are accumulated in any case.
+        """
+        if self._run.is_open:
+            self._run.loop.overlap.turn_off()
+        yield
 
     def unwrap(self) -> None:
         """Make the models and optimizers ordinary ones again: each parameter in memory of its own, no hooks.
