@@ -20,7 +20,7 @@ class Wrapped:
     """What a user gave to `fleet.wrap`."""
 
     parameters: UserParameters
-    overlap: bool
+    overlap: bool | None
 
     @property
     def models(self) -> list[nn.Module]:

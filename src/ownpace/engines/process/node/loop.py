@@ -11,21 +11,20 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import Stopwatch
-from ownpace.engines.process.node.layer_sender import LayerSender, no_overlap
+from ownpace.engines.process.node.layer_sender import LayerSender
 from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, LoopGradients
 from ownpace.engines.process.node.model_point import ModelPoint, held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.overlap import Overlap
 from ownpace.engines.process.node.user_parameters import UserParameters
 
 _NOTHING_LEFT_S = 0.002
@@ -35,16 +34,15 @@ _NOTHING_LEFT_S = 0.002
 class UserLoop:
     """Drives the algorithm's coroutine from a user's loop."""
 
-    def __init__(self, worker: ProcessWorker, user: UserParameters, *, overlap: bool) -> None:
+    def __init__(self, worker: ProcessWorker, user: UserParameters, *, overlap: bool | None) -> None:
         self._worker = worker
         self._user = user
         self._source = LoopGradients(worker)
         worker.source = self._source
         self._stopwatch = Stopwatch(user.values.device, worker.context.clock)
-        self._overlap = overlap
-        self._sender: LayerSender | None = None
-        self._hooks: dict[int, RemovableHandle] = {}
-        self._is_free = False
+        self.overlap = Overlap(user, overlap)
+        self.is_free = False
+        """Whether the model is the user's own again."""
         self._coroutine: Coroutine[object, None, None] | None = None
         self._handed_out = [0] * len(user.pairs)
         """Of each model, the samples that were handed out since its latest step."""
@@ -80,8 +78,7 @@ class UserLoop:
         """Let the algorithm learn from this many samples, in at most about this many updates."""
         worker = self._worker
         self._user.check_place()
-        if self._overlap:
-            self._put_hooks()
+        self.overlap.put_hooks()
         # Before the coroutine starts: its first message must carry the new generation's number.
         worker.begin(generation)
         worker.batch_size = worker.micro_batch = batch_size
@@ -96,24 +93,15 @@ class UserLoop:
         self._coroutine = algorithm.worker(worker)
         self._go_on()
 
-    def _put_hooks(self) -> None:
-        # For every loop anew: a layer may have been unfrozen.
-        for index, parameter in enumerate(self._user.parameters):
-            if parameter.requires_grad and index not in self._hooks:
-                hook = partial(self._layer_is_there, index)
-                self._hooks[index] = parameter.register_post_accumulate_grad_hook(hook)
-
     def let_go(self) -> None:
         """The model is the user's own again: no hooks on its parameters, and back from wherever it was."""
         self._point.leave()
-        for hook in self._hooks.values():
-            hook.remove()
-        self._hooks.clear()
-        self._is_free = True
+        self.overlap.remove_hooks()
+        self.is_free = True
 
     def check(self) -> None:
         """Raise if what was trained is not what the user's models have."""
-        if not self._is_free:
+        if not self.is_free:
             self._user.check_place()
 
     def hand_out(self, samples: int) -> None:
@@ -125,15 +113,12 @@ class UserLoop:
             self._new = 0
             self._begun_s = self._worker.context.clock.now()
             self._stopwatch.start()
-        if self._sender is not None:
-            raise no_overlap("two batches were taken before optimizer.step")
+        self.overlap.batch()
         # Only now: between a step and the next batch, the model is at its own parameters.
         self._visit()
         asked = self._source.asked
-        if self._overlap and asked is not None and asked.sum is not None and asked.plus is None:
-            collectives = self._worker.sums.of(asked.sum.group)
-            if not collectives.alone:
-                self._sender = LayerSender(collectives, self._worker.context.layout, samples)
+        if asked is not None and asked.sum is not None and asked.plus is None:
+            self.overlap.send(self._worker.sums.of(asked.sum.group), self._worker.context.layout, samples)
         self._handed_out = [handed_out + samples for handed_out in self._handed_out]
         self._new += samples
 
@@ -142,10 +127,6 @@ class UserLoop:
         asked = self._source.asked
         if asked is not None and asked.at is not None and not self._point.is_elsewhere:
             self._point.visit(asked.at.values)
-
-    def _layer_is_there(self, index: int, parameter: Tensor) -> None:
-        if self._sender is not None:
-            self._sender.take(index, parameter.grad)
 
     def take_gradient(self, number: int) -> None:
         """The loop has called `step()` of one of its optimizers: let the algorithm go on with the gradient."""
@@ -159,8 +140,7 @@ class UserLoop:
             raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
         self.largest_step = max(self.largest_step, samples)
         is_scaled, pair.is_scaled = pair.is_scaled, False
-        if is_scaled and self._sender is not None:
-            raise no_overlap("a GradScaler has changed the gradients")
+        self.overlap.stepped(is_scaled=is_scaled)
         asked = self._source.asked
         assert asked is not None
         seconds = self._stopwatch.stop(samples)
@@ -190,7 +170,7 @@ class UserLoop:
         # The model goes back to its own parameters before the algorithm goes on: its next step is made there.
         self._point.leave()
         sums = self._worker.sums
-        sender, self._sender = self._sender, None
+        sender, self.overlap.sender = self.overlap.sender, None
         if asked.sum is None:
             asked.gradient = self._gradient(asked, brought, None, None)
         else:
@@ -261,7 +241,7 @@ class UserLoop:
         """
         self._handed_out = [0] * len(self._handed_out)
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
-        left = 0 if self._sender is None else self._sender.give_up()
+        left = 0 if self.overlap.sender is None else self.overlap.sender.give_up()
         count_ended(1)
         while self._coroutine is not None:
             assert self._source.asked is not None
