@@ -20,6 +20,7 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import Stopwatch
+from ownpace.engines.process.node.handed_out import HandedOut
 from ownpace.engines.process.node.layer_sender import LayerSender
 from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, LoopGradients
 from ownpace.engines.process.node.model_point import ModelPoint, held_by_servers
@@ -44,10 +45,7 @@ class UserLoop:
         self.is_free = False
         """Whether the model is the user's own again."""
         self._coroutine: Coroutine[object, None, None] | None = None
-        self._handed_out = [0] * len(user.pairs)
-        """Of each model, the samples that were handed out since its latest step."""
-        self._new = 0
-        """Those of them that no model's gradient has been brought of."""
+        self._handed_out = HandedOut(len(user.pairs))
         self._begun_s = 0.0
         self._last_version = math.inf
         self._point = ModelPoint(user)
@@ -106,21 +104,17 @@ class UserLoop:
 
     def hand_out(self, samples: int) -> None:
         """The loop has got a batch."""
-        for number, pair in enumerate(self._user.pairs):
-            if self._handed_out[number] and not pair.has_gradient:
-                self._handed_out[number] = 0  # the gradient of the batch before was thrown away: a GradScaler does that
-        if not any(self._handed_out):
-            self._new = 0
+        if self._handed_out.add(samples, [pair.has_gradient for pair in self._user.pairs]):
             self._begun_s = self._worker.context.clock.now()
             self._stopwatch.start()
         self.overlap.batch()
+        # A loss of another batch must not be gone back through from now on: its samples were taken for thrown away.
+        torch.autograd.graph.increment_version(self._user.parameters)
         # Only now: between a step and the next batch, the model is at its own parameters.
         self._visit()
         asked = self._source.asked
         if asked is not None and asked.sum is not None and asked.plus is None:
             self.overlap.send(self._worker.sums.of(asked.sum.group), self._worker.context.layout, samples)
-        self._handed_out = [handed_out + samples for handed_out in self._handed_out]
-        self._new += samples
 
     def _visit(self) -> None:
         """Go to where the algorithm wants its next gradient."""
@@ -132,7 +126,7 @@ class UserLoop:
         """The loop has called `step()` of one of its optimizers: let the algorithm go on with the gradient."""
         if self._coroutine is None:
             return  # the run is over; the loop ends with this batch
-        pair, samples = self._user.pairs[number], self._handed_out[number]
+        pair, samples = self._user.pairs[number], self._handed_out.waiting[number]
         pair.check_count()
         if not samples:
             raise InputError("optimizer.step was called twice for one batch of fleet.batches; call it once")
@@ -146,8 +140,8 @@ class UserLoop:
         seconds = self._stopwatch.stop(samples)
         context = self._worker.context
         context.reporter.computed(self._begun_s, context.clock.now(), samples, asked.versions[0])
-        brought = Brought(number, samples, self._new, seconds)
-        waiting = [other for other, handed_out in enumerate(self._handed_out) if handed_out and other != number]
+        brought = Brought(number, samples, self._handed_out.new, seconds)
+        waiting = [other for other, count in enumerate(self._handed_out.waiting) if count and other != number]
         if not waiting:
             self._answer(asked, brought)
             return
@@ -182,8 +176,9 @@ class UserLoop:
             asked.sum.begun = sums.start(collectives, asked.gradient, buffer, buckets)  # type: ignore[assignment]
         # Only now: a gradient that was refused may be brought again.
         self._source.asked = None
+        self._handed_out.dropped = 0  # the gradient has told of them
         if brought.samples:
-            self._handed_out[brought.model] = self._new = 0
+            self._handed_out.bring(brought.model)
         self._go_on()
 
     def _gradient(
@@ -197,6 +192,7 @@ class UserLoop:
             name, known = context.address.name, self._worker.progress.samples
             check_finite(name, known, 0.0, total, context.layout, all_=all_)
         gradient = Gradient(total, samples, asked.versions, 0.0, brought.seconds, partial=is_partial)
+        gradient.dropped = self._handed_out.dropped
         if context.terms.num_counts:
             models = [samples if number == brought.model else 0 for number in range(context.terms.num_models)]
             gradient.counts = (brought.new_samples, *models)
@@ -239,9 +235,9 @@ class UserLoop:
 
         A shared count of workers tells that, not the samples learnt from: batches without a step are lost.
         """
-        self._handed_out = [0] * len(self._handed_out)
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
         left = 0 if self.overlap.sender is None else self.overlap.sender.give_up()
+        self._handed_out.give_up(but=left)
         count_ended(1)
         while self._coroutine is not None:
             assert self._source.asked is not None

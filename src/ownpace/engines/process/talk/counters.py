@@ -93,7 +93,7 @@ class Counters:
         """Note places that needed no count: those of a worker's own share."""
         if self._files is None:
             append = self._store.append  # type: ignore[attr-defined]  # torch's stores have it, their types do not
-            append(f"claims/{number}/{claim.rank}", f"{claim.start} {claim.count} ")
+            append(f"claims/{number}/{claim.rank}", f"{claim.start} {claim.samples} ")
             return
         with self._locked() as (counts, claims):
             _append(counts, claims, number, claim)
