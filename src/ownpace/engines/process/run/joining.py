@@ -13,8 +13,6 @@ from torch import nn
 
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.learning.claims import Claim
-from ownpace.core.learning.sampling import Take
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
@@ -216,20 +214,11 @@ class LoopRun:
         self.loop.begin(self._options.algorithm, self.generation, batch_size, samples, updates)
         return self.generation
 
-    def taking(self, number: int) -> Take:
-        """Takes places in the queue of that loop, which all workers share; `claims` tells who took which."""
+    @property
+    def counters(self) -> Counters:
+        """Which samples of each loop have been taken, and by whom."""
         assert self._opened is not None
-        return self._opened.counters.claiming(number, self.rank)
-
-    def note(self, number: int, claim: Claim) -> None:
-        """Note places of that loop that are this worker's own."""
-        assert self._opened is not None
-        self._opened.counters.note(number, claim)
-
-    def claims(self, number: int) -> list[Claim]:
-        """Who took which places in that loop, the latest."""
-        assert self._opened is not None
-        return self._opened.counters.claims(number, self.num_workers)
+        return self._opened.counters
 
     def end_loop(self, *, stop: bool) -> bool:
         """Bring a loop to its end on all workers; `stop`: it was left before its data had ended.
