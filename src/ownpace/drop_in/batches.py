@@ -7,17 +7,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ownpace.core.learning.claims import ENDLESS, Places
+from ownpace.core.learning.claims import ENDLESS, Places, number_of
 from ownpace.core.learning.orders import Order, Share
 from ownpace.drop_in.data import KINDS, Data, name_of
-from ownpace.drop_in.digest import digest, digest_of_samples
+from ownpace.drop_in.digest import digest
 from ownpace.drop_in.feeds import make_feed
+from ownpace.drop_in.fingerprint import fingerprint_of
 from ownpace.drop_in.loops import LoopPlan, Loops
-from ownpace.drop_in.replayed import Replayed
 from ownpace.engines.process.node.batch_source import BatchSource, OwnCount, before
-
-_COMPARED = 4096
-"""How many of a sampler's indices are compared between the ranks."""
 
 
 class Batches:
@@ -34,8 +31,6 @@ class Batches:
         self._begun: tuple[int, Order] | None = None
         self.dataset = data.dataset
         """What was given, or that of the DataLoader that was given."""
-        self.left: Sequence[Places] | None = None
-        """The places that the next loop is to deal out (None: all of them)."""
 
     @property
     def is_estimate(self) -> bool:
@@ -74,12 +69,21 @@ class Batches:
         known = self._data.samples if self._data.kind != "map" or self._data.sampler is not None else self._known
         return ENDLESS if known is None else known
 
-    def _plan(self) -> LoopPlan:
+    def _dealt(self, order: Order) -> Sequence[Places]:
+        """The places that the next loop deals out: all, or what a checkpoint has left of it."""
+        if self._loops.resumed is not None:
+            return self._loops.resumed
+        return [(0, ENDLESS if isinstance(order, Share) else self._total)]
+
+    def _plan(self, dealt: Sequence[Places]) -> LoopPlan:
         data = self._data
+        endless = self._total == ENDLESS and (not dealt or dealt[-1][1] == ENDLESS)
+        places = math.inf if endless else min(self._total, number_of(dealt))
+        known = math.inf if self._known is None else self._known
         return LoopPlan(
             batch_size=data.batch_size,
-            places=math.inf if self._total == ENDLESS else self._total,
-            samples=math.inf if self._known is None else self._known,
+            places=places,
+            samples=min(known, places),
             epoch_samples=math.inf if data.size is None or data.sharded else data.size,
             epochs=data.epochs if data.samples is None else None,
             updates=data.updates,
@@ -87,40 +91,7 @@ class Batches:
 
     def fingerprint(self) -> dict[str, str]:
         """What must be the same on all ranks, in words that an error can quote."""
-        data, order = self._data, self._order()
-        size = None if data.sharded else data.size
-        return {
-            "kind of data": KINDS[data.kind],
-            "number of samples": "unknown" if size is None else str(size),
-            "batch size": str(data.batch_size),
-            "epochs": "no number" if data.epochs is None else str(data.epochs),
-            "sampling": "sharded" if data.sharded else data.sampling,
-            "order": self._order_in_words(order),
-            "last batch": "left out" if data.drop_last else "kept",
-            "end of the loop": f"{data.updates} updates, {data.samples} samples",
-            "collate function": name_of(data.loader["collate_fn"]) if "collate_fn" in data.loader else "the usual one",
-            "digest of some samples": self._digest(order),
-        }
-
-    def _order_in_words(self, order: Order) -> str:
-        if self._data.sampler is None:
-            return "shuffled" if self._data.shuffle else "as it comes"
-        assert isinstance(order, Replayed)
-        return f"that of {name_of(self._data.sampler)} ({digest(order.first(_COMPARED))})"
-
-    def _digest(self, order: Order) -> str:
-        data = self._data
-        if data.kind == "function" or data.sharded:
-            return "none"
-        if data.kind == "stream":
-            assert isinstance(order, Replayed)
-            return " ".join(map(digest, order.first(1))) or "unreadable"
-        if isinstance(order, Replayed):
-            indices: Sequence[object] = order.first(3)
-        else:
-            assert data.size is not None
-            indices = sorted({0, data.size // 2, data.size - 1})
-        return self._loops.digests.of(data.dataset, lambda: digest_of_samples(data.dataset, indices, data.loader))
+        return fingerprint_of(self._data, self._order(), self._loops.digests)
 
     def _order(self) -> Order:
         """That of the next loop: made once, since a stream can be read only once."""
@@ -129,16 +100,14 @@ class Batches:
             self._begun = number, self._feed.order(number)
         return self._begun[1]
 
-    def _source(self, order: Order, number: int) -> BatchSource:
-        """Where the samples of that loop come from."""
+    def _source(self, order: Order, number: int, left: Sequence[Places]) -> BatchSource:
+        """Where the samples of that loop come from, of the places that are left."""
         loops, data = self._loops, self._data
         fixed = data.kind == "function" and not data.takes_number
         wanted = (lambda: data.batch_size) if fixed else loops.wanted_samples
         fills = data.batch_size if data.drop_last or fixed else None
         if not isinstance(order, Share):
-            left = [(0, self._total)] if self.left is None else self.left
             return BatchSource(wanted, loops.taking(number), order, left, fills=fills)
-        left = [(0, ENDLESS)] if self.left is None else self.left
         rank, num_workers, _ = loops.member
         first, stop = before(left, order.start), before(left, order.stop)
         if data.samples is not None:
@@ -150,9 +119,10 @@ class Batches:
         loops = self._loops
         loops.check_free()
         alike, order = self.fingerprint(), self._order()
-        number = loops.begin(self._plan(), alike)
-        source = self._source(order, number)
-        self._begun, self.left = None, None
+        dealt = self._dealt(order)
+        number = loops.begin(self._plan(dealt), alike, dealt)
+        source = self._source(order, number, dealt)
+        self._begun = None
         finished, is_function = False, self._data.kind == "function"
         try:
             for batch in self._feed.batches(source, number):

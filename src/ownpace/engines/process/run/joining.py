@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.learning.claims import Claim
-from ownpace.core.learning.sampling import Take
+from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.claims import Places, left_of
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
@@ -84,7 +84,16 @@ class LoopRun:
         self._stack = ExitStack()
         self._opened: _Open | None = None
         self.generation = 0
+        self._is_unchecked = False
         """The number of the latest loop."""
+        self.dealt: Sequence[Places] | None = None
+        """The places of its data that the running loop deals out."""
+        self.resumed: Sequence[Places] | None = None
+        """What a checkpoint has left of the loop that begins next."""
+        self.kept: dict[str, Tensor] = {}
+        """What the algorithm keeps from loop to loop."""
+        self._first_sample = 0
+        self._checkpoint = "none"
         self.has_met = False
         """Whether the other ranks are there."""
         self.is_over = False
@@ -137,12 +146,15 @@ class LoopRun:
         """
         with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
             session, connection, worker = self._enter(stack, model, user, batch_size)
+            worker.kept = self.kept
             worker.learner.on_progress = lambda local: self.on_progress(worker.progress, local)
             loop = UserLoop(worker, user, overlap=overlap)
             hooks = stack.enter_context(ExitStack())
             hooks.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
             hooks.callback(loop.let_go)
-            fingerprint = session.terms.fingerprint(**alike, seed=self._options.seed, **user_words(user))
+            fingerprint = session.terms.fingerprint(
+                **alike, seed=self._options.seed, checkpoint=self._checkpoint, **user_words(user)
+            )
             connection.introduce(worker, fingerprint)
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
             counters = Counters(
@@ -213,23 +225,36 @@ class LoopRun:
         gradient that is under way by then is still applied.
         """
         self.generation += 1
+        self._first_sample = self._opened.worker.progress.samples if self._opened is not None else 0
+        self.resumed = None
         self.loop.begin(self._options.algorithm, self.generation, batch_size, samples, updates)
         return self.generation
 
-    def taking(self, number: int) -> Take:
-        """Takes places in the queue of that loop, which all workers share; `claims` tells who took which."""
-        assert self._opened is not None
-        return self._opened.counters.claiming(number, self.rank)
+    def go_on_from(self, loop: int, left: Sequence[Places] | None, kept: Mapping[str, Tensor], words: str) -> None:
+        """Go on from a checkpoint: after this loop, or within it, if something is left of it.
 
-    def note(self, number: int, claim: Claim) -> None:
-        """Note places of that loop that are this worker's own."""
-        assert self._opened is not None
-        self._opened.counters.note(number, claim)
+        `words` describe the checkpoint: all ranks must have loaded the same.
+        """
+        if self.is_open:
+            raise InputError("a checkpoint was loaded after the first loop over fleet.batches; load it before")
+        self.generation = loop if left is None else loop - 1
+        self.resumed, self._checkpoint = left, words
+        self.kept.update(kept)
 
-    def claims(self, number: int) -> list[Claim]:
-        """Who took which places in that loop, the latest."""
+    def left(self) -> list[Places] | None:
+        """The places that the running loop has still to learn from, after the latest update here; None: none runs."""
+        if self.dealt is None or self._opened is None:
+            return None if self.resumed is None else list(self.resumed)
+        worker = self._opened.worker
+        samples = worker.progress.samples - self._first_sample
+        claims = self.counters.claims(self.generation, self.num_workers)
+        return left_of(self.dealt, claims, worker.learner.used, samples)
+
+    @property
+    def counters(self) -> Counters:
+        """Which samples of each loop have been taken, and by whom."""
         assert self._opened is not None
-        return self._opened.counters.claims(number, self.num_workers)
+        return self._opened.counters
 
     def end_loop(self, *, stop: bool) -> bool:
         """Bring a loop to its end on all workers; `stop`: it was left before its data had ended.
@@ -248,7 +273,9 @@ class LoopRun:
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
         self.on_progress(self._opened.worker.progress, 0)
-        if not stop:  # a loop that was left cannot raise any more: its iterator is being thrown away
+        self.dealt = None
+        self._is_unchecked = stop  # a loop that was left cannot raise any more: its iterator is being thrown away
+        if not stop:
             self.loop.check()
         return not (self.loop.has_made_its_updates or count_left(0))
 
@@ -256,13 +283,12 @@ class LoopRun:
         """Free the user's models of everything that was put on them."""
         if self._opened is not None:
             if not self.is_over:
-                self._take_from_servers()
+                self.take_optimizer_state()
             self._opened.hooks.close()
 
-    def _take_from_servers(self) -> None:
-        """Let the user's optimizer have what servers have made of its state, once."""
-        assert self._opened is not None
-        if not self.loop.is_free:
+    def take_optimizer_state(self) -> None:
+        """Let the user's optimizer have what servers have made of its state by now."""
+        if self._opened is not None and not self.loop.is_free:
             take_from_servers(self._opened.worker, self._opened.user.pairs[0])
 
     @property
@@ -320,9 +346,10 @@ class LoopRun:
         """End in order, together with all other ranks."""
         if self._opened is not None and self.loop.is_waiting:  # the loop was left, and its iterator is still held
             self.end_loop(stop=True)
-        if self._opened is not None:
+        if self._is_unchecked:
             self.loop.check()
-            self._take_from_servers()
+        if self._opened is not None:
+            self.take_optimizer_state()
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
         return [] if self._opened is None else end_worker(self._opened.worker)
