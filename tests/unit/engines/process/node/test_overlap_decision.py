@@ -12,7 +12,6 @@ from ownpace.engines.process.node.overlap import Overlap
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.node.user_parameters import UserParameters
 
-
 WIDTH = 1100
 """Two layers of this width fill two buckets."""
 
