@@ -73,7 +73,7 @@ class Loops:
     @property
     def next_number(self) -> int:
         """That of the loop that begins next."""
-        return self._run.generation + 1
+        return self._run.data.generation + 1
 
     def check_free(self) -> None:
         """Raise if a loop runs."""
@@ -83,7 +83,7 @@ class Loops:
     @property
     def resumed(self) -> Sequence[Places] | None:
         """What a checkpoint has left of the loop that begins next."""
-        return self._run.resumed
+        return self._run.data.resumed
 
     def begin(self, plan: LoopPlan, alike: dict[str, str], dealt: Sequence[Places]) -> int:
         """Begin a loop over these places, when all ranks do, with the same of what must be alike; returns its number.
@@ -105,7 +105,7 @@ class Loops:
         self._epochs, self._was_stopped = plan.epochs, False
         updates = math.inf if plan.updates is None else max(0, plan.updates - self._progress.updates_in_loop)
         number = run.begin_loop(plan.batch_size, plan.places, updates)
-        run.dealt = dealt
+        run.data.dealt = dealt
         run.loop.is_running = True
         return number
 
