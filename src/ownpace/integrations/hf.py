@@ -1,0 +1,267 @@
+"""ownpace in Transformers' Trainer and in Accelerate.
+
+    trainer = OwnpaceTrainer(model, args, train_dataset=data, algorithm="pace")  # instead of Trainer(…)
+
+A Trainer takes for granted that all ranks are at the same batch, and gathers something from all of them at every step
+that it logs. So it is told that it is alone, with the rank as its index: it then neither wraps the model nor deals out
+the data, and rank 0 alone logs and saves. What ranks do together is the fleet's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import DefaultFlowCallback
+
+from ownpace.algorithms import DEFAULT
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
+from ownpace.drop_in import Joined, join
+from ownpace.engines.process.run.rendezvous import Environment
+from ownpace.integrations.training_data import TrainingData
+from ownpace.report.summary import Summary
+
+_NO_END = sys.maxsize
+
+
+def leave_to_fleet() -> None:
+    """Tell Accelerate that this process is alone, with its rank as its index: the fleet does what ranks do together.
+
+    Call it before `Accelerator()` in a script that uses Accelerate itself; `OwnpaceTrainer` calls it.
+    """
+    started = Environment.read() or Environment.alone()
+    state = PartialState()  # finds this process's device
+    alone: dict[str, Any] = {
+        "distributed_type": DistributedType.NO,
+        "num_processes": 1,
+        "process_index": started.rank,
+        "local_process_index": started.local_rank,
+    }
+    if state.device.type == "cpu":
+        # Not "cpu:0": moving a model there copies it, away from where `fleet.wrap` has put it.
+        alone["device"] = torch.device("cpu")
+    for shared in (state.__dict__, AcceleratorState().__dict__ if AcceleratorState._shared_state else {}):
+        shared.update(alone)
+
+
+class FleetTraining:
+    """What makes a Trainer's `train()` that of a fleet: `class MyTrainer(FleetTraining, Seq2SeqTrainer): …`."""
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: TrainingArguments | None = None,
+        *positional: Any,
+        algorithm: str | Algorithm = DEFAULT,
+        parameters: Mapping[str, object] | None = None,
+        sampling: str = "queue",
+        join: Mapping[str, Any] | None = None,
+        **keywords: Any,
+    ) -> None:
+        """A trainer; all that is not named here goes to the Trainer.
+
+        Args:
+            model: The Trainer's.
+            args: The Trainer's.
+            *positional: The Trainer's.
+            algorithm: A name (`ownpace list` describes them) or an algorithm of your own.
+            parameters: Those of the algorithm of that name.
+            sampling: Which rank gets which samples, as in `fleet.batches`.
+            join: Further arguments of `ownpace.join`.
+            **keywords: The Trainer's.
+        """
+        args = TrainingArguments("tmp_trainer") if args is None else args
+        _refuse(args)
+        _ = args.device  # sets up Accelerate's state, which is corrected next
+        leave_to_fleet()
+        self._joining = {"algorithm": algorithm, "parameters": parameters, **(join or {})}
+        self._sampling = sampling
+        self._data: TrainingData | None = None
+        self._began: tuple[int, float] = 0, 0.0
+        self.fleet: Joined | None = None
+        """The fleet, while it trains."""
+        self.summary: Summary | None = None
+        """The latest `train()` in numbers."""
+        super().__init__(model, args, *positional, **keywords)
+        self.pop_callback(DefaultFlowCallback)
+        # First of all: the others see the fleet's count of updates.
+        self.callback_handler.callbacks.insert(0, FleetFlow(self))
+
+    def train(self, *positional: Any, **keywords: Any) -> Any:
+        """Train, as the Trainer does, with the fleet."""
+        leave_to_fleet()  # other TrainingArguments may have been made since
+        with join(**self._joining) as fleet:
+            self.fleet = fleet
+            try:
+                output = super().train(*positional, **keywords)
+            finally:
+                self.fleet = None
+        self.summary = fleet.summary
+        return output
+
+    # Data, model and optimizer.
+
+    def get_train_dataloader(self) -> Any:
+        """The fleet's batches, once training has begun."""
+        if self.fleet is None:
+            return super().get_train_dataloader()
+        # As it was made: prepared by Accelerate, it no longer says what it consists of.
+        self.accelerator.prepare = lambda loader: loader
+        try:
+            loader = super().get_train_dataloader()
+        finally:
+            del self.accelerator.prepare
+        self._data = TrainingData(loader, self.fleet.num_workers, self._joined, sampling=self._sampling)
+        return self._data
+
+    def num_examples(self, dataloader: Any) -> int:
+        """How many samples an epoch has."""
+        return len(dataloader.dataset) if isinstance(dataloader, TrainingData) else super().num_examples(dataloader)
+
+    def _joined(self) -> Joined:
+        assert self.fleet is not None
+        return self.fleet
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """The optimizer, wrapped before Accelerate wraps it: a GradScaler then finds the fleet's step."""
+        optimizer = super().create_optimizer(model)
+        while isinstance(optimizer, AcceleratedOptimizer):
+            optimizer = optimizer.optimizer
+        self.optimizer = optimizer
+        # The gradient of the whole update is clipped, as with DDP, not each rank's part of it.
+        self._joined().wrap(self.model, optimizer, clip_norm=self.args.max_grad_norm or None)
+        return optimizer
+
+    def _clip_grad_norm(self, model: Any) -> None:
+        """The fleet clips."""
+
+    # The loop. A rank goes on until the fleet has no more batches; how many it gets is not known.
+
+    def set_initial_training_values(self, *positional: Any, **keywords: Any) -> Any:
+        """As the Trainer's; but so many updates may take more or fewer epochs than it thinks."""
+        num_train_epochs, *others = super().set_initial_training_values(*positional, **keywords)
+        return (_NO_END if self.args.max_steps > 0 else num_train_epochs, *others)
+
+    def _init_training_state(self, *positional: Any, **keywords: Any) -> tuple[int, int]:
+        super()._init_training_state(*positional, **keywords)
+        epoch = self.state.epoch or 0.0
+        self._began = self.state.global_step, epoch
+        # The fleet deals out whole epochs: one that a checkpoint interrupted begins anew.
+        return int(epoch + 1e-6), 0
+
+    def _run_epoch(self, **keywords: Any) -> None:
+        steps = self.args.gradient_accumulation_steps
+        keywords.update(num_update_steps_per_epoch=_NO_END, steps_in_epoch=_NO_END // steps * steps)
+        super()._run_epoch(**keywords)
+
+    def get_batch_samples(self, *positional: Any, **keywords: Any) -> Any:
+        """The batches of a step; none are left when the fleet's loop has ended."""
+        batches, items = super().get_batch_samples(*positional, **keywords)
+        if not batches:
+            self.control.should_epoch_stop = True
+        return batches, items
+
+    def count_updates(self) -> bool:
+        """Let the Trainer's counts be the fleet's. Whether there was an update since the last time."""
+        updates, size = getattr(self._joined(), "updates", None), len(self._data.dataset)
+        before = self._counted
+        if updates is None:
+            self._counted = self.state.global_step
+        else:
+            self.state.global_step = self._counted = self._began[0] + updates
+            self.state.epoch = self._began[1] + self._joined().samples / size
+        return self._counted != before
+
+    _counted = -1
+
+    def end_loop(self) -> None:
+        """End the loop on all ranks, and agree on what the Trainer goes on with."""
+        assert self._data is not None
+        self._data.end()
+        self.count_updates()
+        # The Trainer stops where it got no batch; a slow rank may get none, and the next epoch some.
+        stop = self.control.should_training_stop and self._data.batches > 0
+        self.control.should_training_stop = any(_gather(self._joined(), stop))
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the ranks are at different batches, so that none can wait for another."""
+        return self._data is not None and self._data.is_running
+
+    # What rank 0 does in a loop, and all of them between two.
+
+    def _evaluate(self, *positional: Any, **keywords: Any) -> Any:
+        evaluate = super()._evaluate
+        if self.fleet is None:
+            return evaluate(*positional, **keywords)
+        if self.is_apart:
+            return self.fleet.evaluate(lambda _: evaluate(*positional, **keywords))
+        # All have the same parameters and data, but maybe not the same hardware: they must draw the same conclusions.
+        return _gather(self.fleet, evaluate(*positional, **keywords))[0]
+
+    def _save_checkpoint(self, *positional: Any, **keywords: Any) -> None:
+        if self.args.process_index == 0:
+            super()._save_checkpoint(*positional, **keywords)
+        if not self.is_apart:
+            self.state.best_model_checkpoint = _gather(self._joined(), self.state.best_model_checkpoint)[0]
+
+
+class FleetFlow(DefaultFlowCallback):
+    """When to log, evaluate, save and stop: by the fleet's updates."""
+
+    def __init__(self, trainer: FleetTraining) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+        """After `optimizer.step()`, which may or may not have made an update."""
+        if not self._trainer.count_updates():
+            return control
+        limit = state.max_steps
+        if args.max_steps <= 0:
+            state.max_steps = _NO_END  # only an estimate; the data say when it is over
+        super().on_step_end(args, state, control, **kwargs)
+        state.max_steps = limit
+        if args.process_index:
+            control.should_evaluate = control.should_save = False  # rank 0's, alone: the others go on
+        return control
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+        """After this rank's last batch of an epoch."""
+        self._trainer.end_loop()
+        return super().on_epoch_end(args, state, control, **kwargs)
+
+
+class OwnpaceTrainer(FleetTraining, Trainer):
+    """Transformers' Trainer, each of whose processes trains at its own pace."""
+
+
+def _refuse(args: TrainingArguments) -> None:
+    """Raise for what would replace the fleet, or cannot work with it."""
+    for name in ("fsdp", "deepspeed", "parallelism_config"):
+        if getattr(args, name, None):
+            raise InputError(
+                f"TrainingArguments.{name} shards or splits the model; a fleet holds it whole: leave it out"
+            )
+    if args.auto_find_batch_size:
+        raise InputError(
+            "auto_find_batch_size would give the ranks different batch sizes; set per_device_train_batch_size"
+        )
+
+
+def _gather(fleet: Joined, value: Any) -> list[Any]:
+    import torch.distributed as dist
+
+    if fleet.num_workers == 1:
+        return [value]
+    values: list[Any] = [None] * fleet.num_workers
+    dist.all_gather_object(values, value)
+    return values
