@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownpace import make_algorithm
-from ownpace.algorithms.balanced import divide
+from ownpace.core.blocks.paces import divide
 from ownpace.core.contract.events import Compute, Update
 from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Contribution, Gradient

@@ -10,6 +10,8 @@ The paper's abstract says that gradients are synchronised with a delay of exactl
 meanwhile compute a batch whose size is not fixed in advance, until the next synchronisation starts, and that
 computing never idles. The rest is our reconstruction: completion is tested between micro-batches; gradients are
 weighted by their samples, so the mean is that over the union of all batches; samples come from the whole data set.
+Bounds on the samples of an update (`max_batch`, `target_batch`) are our addition, and off unless given: computing never
+idles in the paper, however long a sum takes.
 
 | symbol | meaning |
 |---|---|

@@ -9,7 +9,8 @@ Half of every step's samples are taken at the parameters themselves, half at an 
 waits for a sum, as long as a micro-batch takes longer; on machines of different pace, each adds micro-batches until
 the sum under way arrives, as in ABS-SGD. It costs two collectives per committed step. On a quadratic of curvature a
 it is stable up to η·a = 2 (μ = 0). Rebuilt by us from the description of the idea; Pace-SGD's nearest rival.
-Micro-batches that take all workers equally long (`micro=equal-time`) are our addition.
+Micro-batches that take all workers equally long (`micro=equal-time`) and bounds on the samples of an update
+(`max_batch`, `target_batch`; half of them for each of the two sums) are our additions, and off unless given.
 
 | symbol | meaning |
 |---|---|
@@ -41,7 +42,7 @@ class Acco(VaryingBatch):
     replicas_identical: ClassVar[bool] = True
 
     async def worker(self, me: Worker) -> None:
-        own = self.at_own_pace(me)
+        own = self.at_own_pace(me, sums=2)
         first = own.all_reduce(await own.batch())
         while me.training:
             batch = await own.batch(until=first)

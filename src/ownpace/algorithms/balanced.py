@@ -27,12 +27,11 @@ its backward pass and the transfer overlap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ownpace.core.blocks.accumulate import accumulate_and_reduce
-from ownpace.core.blocks.paces import Paces, check_smoothing, differs
+from ownpace.core.blocks.paces import Paces, check_smoothing, differs, divide
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Worker
 from ownpace.core.settings import not_negative
@@ -68,23 +67,3 @@ class BalancedSgd(Algorithm):
                 better = divide(num_workers * me.batch_size, paces.samples_per_s)
                 if any(differs(new, old, self.tolerance) for new, old in zip(better, sizes, strict=True)):
                     sizes, settled = better, False
-
-
-def divide(total: int, shares: Sequence[float]) -> list[int]:
-    """Whole numbers in proportion to `shares` that add up to `total`, each at least 1 if there is enough.
-
-    >>> divide(10, [4, 2, 1, 1])
-    [5, 3, 1, 1]
-    """
-    exact = [total * share / sum(shares) for share in shares]
-    # Rounded down, then the largest remainders up: the sizes add up to `total` exactly.
-    sizes = [int(size) for size in exact]
-    by_remainder = sorted(range(len(shares)), key=lambda i: (sizes[i] - exact[i], i))
-    for i in by_remainder[: total - sum(sizes)]:
-        sizes[i] += 1
-    for i in [i for i, size in enumerate(sizes) if size == 0]:
-        largest = sizes.index(max(sizes))
-        if sizes[largest] > 1:
-            sizes[largest] -= 1
-            sizes[i] = 1
-    return sizes

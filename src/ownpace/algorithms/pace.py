@@ -28,15 +28,20 @@ Opt is any torch optimizer, through `peek`. With one worker the prediction is ex
 | ḡ_last-global, n_i, n | `total.mean`, `total.contributions` |
 | time of a micro-batch | `micro`: by default about the same for all, so that updates are frequent |
 
-`max_batch` caps the samples of one update where communication is very slow: a worker that has computed its part of
-them, in proportion to its pace, begins no further micro-batch until the sum arrives. `warmup` updates are made
+No update has more than C = `max_batch` samples, 2 · `batch_size` · N unless given: where sums take long, updates would
+grow with them, and a learning rate that was chosen for `batch_size` · N would teach little. A worker that has computed
+its part c_i of them waits for the sum:
+
+    c_i = C · v_i / Σ_j v_j,  Σ c_i = C        v_i: worker i's pace; until all are known, the parts are equal
+
+`max_batch=0` computes without a limit, as ABS-SGD does. With T = `target_batch` every update has T samples: worker i
+computes t_i of them, divided in the same way, whenever the sum under way arrives. `warmup` updates are made
 synchronously at the start, while gradients still change faster than one update can predict; deep nets with momentum
 need that (20 are enough for ResNet-18).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -44,7 +49,7 @@ from ownpace.core.blocks.micro_batch import Sizing
 from ownpace.core.blocks.varying_batch import OwnPace, VaryingBatch
 from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Gradient, Parameters
-from ownpace.core.settings import not_negative, positive
+from ownpace.core.settings import not_negative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +63,13 @@ class PaceSgd(VaryingBatch):
     micro: Sizing = "equal-time"
     """Micro-batches of sizes that take all workers equally long (equal-time), or of one size for all (fixed)."""
     max_batch: int | None = None
-    """The most samples in one update, as far as micro-batches allow; each worker may compute its part by pace."""
+    """The most samples in one update; each worker may compute its part by pace. None: twice the batch size times the
+    number of workers; 0: no limit."""
     warmup: int = 0
     """Updates that are made synchronously at the start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(max_batch=self.max_batch)
         not_negative(warmup=self.warmup)
 
     async def worker(self, me: Worker) -> None:
@@ -83,7 +88,7 @@ class PaceSgd(VaryingBatch):
         while me.training:
             # Before the sum arrives: afterwards the batch in flight is part of the parameters, and no guess is needed.
             ahead = self._ahead(me, own, batch, total)
-            batch = await own.batch(until=in_flight, at=ahead, most=self._most(own))
+            batch = await own.batch(until=in_flight, at=ahead)
             total = await in_flight
             own.step(total)
             in_flight = own.all_reduce(batch)
@@ -98,10 +103,6 @@ class PaceSgd(VaryingBatch):
         if self.predict == "share" and total.samples:
             alpha = total.contributions[me.rank].samples / total.samples
         return own.peek(batch if alpha == 1 else mix(batch, total, alpha))
-
-    def _most(self, own: OwnPace) -> float:
-        """My part of the cap on an update's samples."""
-        return math.inf if self.max_batch is None else self.max_batch * own.pace_fraction
 
 
 def mix(batch: Gradient, total: Gradient, alpha: float) -> Gradient:

@@ -90,12 +90,11 @@ class Joined:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if not self._run.is_open:
-            return
         builder = SummaryBuilder()
-        for line in self._run.close(error):
+        lines = self._run.close(error)
+        for line in lines:
             builder.take(events.from_line(line))
-        if error is None:
+        if lines:
             self.summary = builder.summary()
 
     def wrap(

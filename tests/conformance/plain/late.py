@@ -8,9 +8,10 @@ to each batch.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 from tests.conformance.plain.model import Model, added, loss, sum_at
-from tests.conformance.plain.ring import Batch, Micro, Timeline
+from tests.conformance.plain.ring import Batch, Micro, Timeline, divided
 from tests.conformance.plain.setting import Result, Setting, Step
 from torch import Tensor
 
@@ -22,18 +23,25 @@ def lr_scale(rule: str, samples: int, setting: Setting) -> float:
 
 
 def delayed(
-    setting: Setting, micro: Micro = None, *, predict: str = "none", rule: str = "constant", warmup: int = 0
+    setting: Setting,
+    micro: Micro = None,
+    *,
+    predict: str = "none",
+    rule: str = "constant",
+    warmup: int = 0,
+    bound: Bound | None = None,
 ) -> Result:
     """ABS-SGD (`none`) and Pace-SGD (`own`, `share`)."""
     timeline, done = Timeline(setting, micro), 0
     while len(timeline.batches) < warmup and done < setting.samples:
-        timeline.one_each(wait=True)
+        begin(timeline, bound, sums_seen=len(timeline.batches), wait=True)
         done += timeline.batches[-1].samples
     num_sync = len(timeline.batches)
     if done < setting.samples:
-        timeline.one_each()
+        begin(timeline, bound, sums_seen=num_sync)
     while done < setting.samples:
-        timeline.until_summed()
+        # The sum of the batch before is under way, so what is known of paces is from the one before that.
+        go_on(timeline, bound, sums_seen=len(timeline.batches) - 1)
         done += timeline.batches[-2].samples
 
     model, inputs, scale = Model(setting), timeline.inputs(), 1.0
@@ -54,6 +62,37 @@ def delayed(
             time = batch.summed if applied < num_sync else timeline.known(applied)
             steps.append(Step(time, batch.samples, int(applied > num_sync), loss(model.weights)))
     return Result(model.weights, steps)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """On the samples of a batch of all workers."""
+
+    samples: int
+    exact: bool = False
+    """Whether every batch has that many, and not only at most."""
+
+
+def begin(timeline: Timeline, bound: Bound | None, *, sums_seen: int, wait: bool = False) -> None:
+    """A batch that no sum ends: one micro-batch of each worker, or the part of it that the bound allows."""
+    setting = timeline.setting
+    if bound is None:
+        timeline.one_each(wait=wait)
+        return
+    parts = divided(bound.samples, setting, by_pace=sums_seen > 0)
+    timeline.exactly(parts if bound.exact else [min(part, setting.micro) for part in parts], wait=wait)
+
+
+def go_on(timeline: Timeline, bound: Bound | None, *, sums_seen: int) -> None:
+    """A batch while a sum is under way."""
+    if bound is None:
+        timeline.until_summed()
+        return
+    parts = divided(bound.samples, timeline.setting, by_pace=sums_seen > 0)
+    if bound.exact:
+        timeline.exactly(parts)
+    else:
+        timeline.up_to(parts)
 
 
 def guess(predict: str, rank: int, under_way: int, sums: list[list[Tensor]], batches: list[Batch]) -> Tensor:
@@ -85,13 +124,15 @@ def pipelined(setting: Setting) -> Result:
     return Result(model.weights, steps)
 
 
-def accumulated(setting: Setting, micro: Micro = None, *, rule: str = "constant") -> Result:
+def accumulated(setting: Setting, micro: Micro = None, *, rule: str = "constant", bound: Bound | None = None) -> Result:
     """ACCO: A_t at the estimate w̃_t, B_t at w_t; w̃_{t+1} = Opt(w_t, A_t) is not kept; w_{t+1} = Opt(w_t, A_t + B_t)."""
     timeline, done = Timeline(setting, micro), 0
-    timeline.one_each()  # A_0
+    # Of a bound, A has the larger half.
+    halves = [bound and replace(bound, samples=samples) for samples in halved(bound)]
+    begin(timeline, halves[0], sums_seen=0)  # A_0
     while done < setting.samples:
-        timeline.until_summed()  # B_t
-        timeline.until_summed()  # A_{t+1}
+        go_on(timeline, halves[1], sums_seen=len(timeline.batches) - 1)  # B_t
+        go_on(timeline, halves[0], sums_seen=len(timeline.batches) - 1)  # A_{t+1}
         done += timeline.batches[-3].samples + timeline.batches[-2].samples
     model, inputs, steps = Model(setting), timeline.inputs(), []
     estimate, scale = model.weights, 1.0
@@ -106,3 +147,9 @@ def accumulated(setting: Setting, micro: Micro = None, *, rule: str = "constant"
         model.step(total / samples, samples, scale)
         steps.append(Step(timeline.known(first + len(both) - 1), samples, int(first > 0), loss(model.weights)))
     return Result(model.weights, steps)
+
+
+def halved(bound: Bound | None) -> tuple[int, int]:
+    """The samples of A and of B."""
+    samples = 0 if bound is None else bound.samples
+    return math.ceil(samples / 2), samples // 2

@@ -127,6 +127,20 @@ class Timeline:
         """Micro-batches, at least one, until the sum of the batch before is there."""
         self._add([self._compute(rank, self._micro[rank]) for rank in self.ranks])
 
+    def up_to(self, parts: Sequence[int]) -> None:
+        """The same, but at most this many samples of each worker: who has its part waits for the sum.
+
+        A micro-batch is cut to what is left of the part; if that is less than half of one, the part counts as done.
+        """
+        self._add([self._compute(rank, cut(part, self.setting.micro)) for rank, part in enumerate(parts)])
+
+    def exactly(self, parts: Sequence[int], *, wait: bool = False) -> None:
+        """This many samples of each worker, in the fewest micro-batches, the larger first, whatever is under way."""
+        micro = self.setting.micro
+        self._add([self._compute(rank, in_equal_pieces(part, micro), full=True) for rank, part in enumerate(parts)])
+        if wait:
+            self._free = [self.batches[-1].summed for _ in self.ranks]
+
     def whole(self) -> None:
         """The same batch for everybody, in micro-batches; then the sum of the batch before is awaited."""
         size, micro = self.setting.batch_size, self.setting.micro
@@ -162,6 +176,30 @@ class Timeline:
         for piece in sorted(self.pieces):
             given_out[piece.batch][piece.rank].append(draws.take(piece.size))
         return given_out
+
+
+def cut(part: int, micro: int) -> list[int]:
+    """The micro-batches of at most `part` samples."""
+    sizes = [min(part, micro)]
+    while (left := min(micro, part - sum(sizes))) >= micro / 2:
+        sizes.append(left)
+    return sizes
+
+
+def in_equal_pieces(part: int, micro: int) -> list[int]:
+    """All samples of a part, in pieces of one size, but for the last, which has what is left."""
+    size = math.ceil(part / math.ceil(part / micro))
+    return [min(size, part - start) for start in range(0, part, size)]
+
+
+def divided(whole: int, setting: Setting, *, by_pace: bool) -> list[int]:
+    """`whole` samples: in equal parts, or by pace, where that moves a part by more than a tenth."""
+    equal = shares([1.0] * setting.num_workers, whole)
+    if not by_pace:
+        return equal
+    new = shares(setting.paces, whole)
+    moved = any(abs(after - before) > 0.1 * before for after, before in zip(new, equal, strict=True))
+    return new if moved else equal
 
 
 def recorded(events: list[Event], setting: Setting) -> Micro:

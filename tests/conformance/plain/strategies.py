@@ -82,3 +82,5 @@ jobs = st.fixed_dictionaries(
 late_settings = drawn_settings(most_batches=120, most_lr=0.05, latencies=(0.0, 1.7e-4, 3.1e-3), cosine=True)
 sizings = st.sampled_from(["fixed", "equal-time"])
 rules = st.sampled_from(["constant", "linear", "sqrt"])
+# How far beyond the least that it can be a bound on the samples of an update is.
+slacks = st.integers(0, 80)

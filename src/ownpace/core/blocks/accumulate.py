@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable
 
 from ownpace.core.contract.roles import Pending, Worker
@@ -12,14 +11,20 @@ from ownpace.core.contract.values import Gradient, Parameters
 def accumulate(me: Worker, samples: int, *, at: Parameters | None = None) -> Awaitable[Gradient]:
     """The gradient of `samples` samples, in micro-batches of at most `me.micro_batch`."""
     # One micro-batch goes straight to the engine: a coroutine in between would cost time for every gradient.
-    return me.gradient(samples, at=at) if 0 < samples <= me.micro_batch else _in_micro_batches(me, samples, at)
+    return me.gradient(samples, at=at) if 0 < samples <= me.micro_batch else _in_pieces(me, samples, me.micro_batch, at)
 
 
-async def _in_micro_batches(me: Worker, samples: int, at: Parameters | None) -> Gradient:
+def accumulate_evenly(me: Worker, samples: int, *, at: Parameters | None = None) -> Awaitable[Gradient]:
+    """The same in the fewest micro-batches that will do, as equal in size as can be: none is a mere remainder."""
+    num_pieces = max(1, -(-samples // me.micro_batch))
+    return _in_pieces(me, samples, -(-samples // num_pieces), at)
+
+
+async def _in_pieces(me: Worker, samples: int, piece: int, at: Parameters | None) -> Gradient:
     gradient: Gradient | None = None
     while samples > 0:
         before = 0 if gradient is None else gradient.samples
-        gradient = await me.gradient(min(samples, me.micro_batch), at=at, plus=gradient)
+        gradient = await me.gradient(min(samples, piece), at=at, plus=gradient)
         if gradient.samples == before:
             break  # no data is left
         samples -= gradient.samples - before
@@ -40,19 +45,27 @@ async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
 
 
 async def accumulate_until(
-    me: Worker, pending: Pending[object], samples: int, *, at: Parameters | None = None, most: float = math.inf
+    me: Worker, pending: Pending[object], samples: int, *, at: Parameters | None = None, most: int | None = None
 ) -> Gradient:
     """Gradients at my own pace, in micro-batches of `samples`, until `pending` is done; at least one.
 
-    It stops earlier where one more micro-batch would take it beyond `most` samples.
+    With `most`, never more samples than that: micro-batches are cut to what is left of it, and where that is less than
+    half a micro-batch, none is begun. A few samples take a machine nearly as long as half of one.
     """
-    gradient = await me.gradient(samples, at=at)
-    while gradient.samples and gradient.samples + samples <= most and not pending.done:
+    gradient = await me.gradient(_next(samples, 0, most), at=at)
+    while gradient.samples and not pending.done:
         before = gradient.samples
-        gradient = await me.gradient(samples, at=at, plus=gradient)
+        following = _next(samples, before, most)
+        if 2 * following < samples:
+            break
+        gradient = await me.gradient(following, at=at, plus=gradient)
         if gradient.samples == before:
             break  # no data is left
     return gradient
 
 
-__all__ = ["accumulate", "accumulate_and_reduce", "accumulate_until"]
+def _next(samples: int, before: int, most: int | None) -> int:
+    return samples if most is None else min(samples, most - before)
+
+
+__all__ = ["accumulate", "accumulate_and_reduce", "accumulate_evenly", "accumulate_until"]

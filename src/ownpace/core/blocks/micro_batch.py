@@ -39,10 +39,9 @@ class MicroBatch:
         """For the next batch."""
 
     @property
-    def pace_fraction(self) -> float:
-        """This worker's pace as a fraction of the sum of all paces."""
-        paces = self._paces.samples_per_s
-        return paces[self._rank] / sum(paces) if self._paces.known else 1 / len(paces)
+    def paces(self) -> Sequence[float] | None:
+        """Every worker's pace, by rank; None until all have been measured. The same on all workers."""
+        return self._paces.samples_per_s if self._paces.known else None
 
     def learn(self, contributions: Sequence[Contribution], size: int) -> None:
         """Learn from a sum: what each worker contributed, in which time, and which size my micro-batches had."""

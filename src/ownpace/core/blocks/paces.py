@@ -37,10 +37,30 @@ def differs(new: float, old: float, tolerance: float = _TOLERANCE) -> bool:
     return abs(new - old) > tolerance * old
 
 
+def divide(total: int, shares: Sequence[float]) -> list[int]:
+    """Whole numbers in proportion to `shares` that add up to `total`, each at least 1 if there is enough.
+
+    >>> divide(10, [4, 2, 1, 1])
+    [5, 3, 1, 1]
+    """
+    exact = [total * share / sum(shares) for share in shares]
+    # Rounded down, then the largest remainders up: the sizes add up to `total` exactly.
+    sizes = [int(size) for size in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (sizes[i] - exact[i], i))
+    for i in by_remainder[: total - sum(sizes)]:
+        sizes[i] += 1
+    for i in [i for i, size in enumerate(sizes) if size == 0]:
+        largest = sizes.index(max(sizes))
+        if sizes[largest] > 1:
+            sizes[largest] -= 1
+            sizes[i] = 1
+    return sizes
+
+
 def check_smoothing(smoothing: float) -> None:
     """Raise if this cannot be the weight of the newest measurement."""
     if not 0 < smoothing <= 1:
         raise InputError(f"smoothing is {smoothing}; it must be above 0 and at most 1")
 
 
-__all__ = ["Paces", "check_smoothing", "differs"]
+__all__ = ["Paces", "check_smoothing", "differs", "divide"]

@@ -246,10 +246,10 @@ def test_who_contributed_nothing_learns_no_size(machines: list[Computer], larges
 
 
 @given(st.lists(paces_per_s, min_size=1, max_size=5), st.sampled_from(["fixed", "equal-time"]))
-def test_a_workers_fraction_is_that_of_its_pace(measured: list[float], sizing: Sizing) -> None:
-    num = len(measured)
-    micro = [MicroBatch(rank, num, 64, sizing, smoothing=1.0) for rank in range(num)]
-    assert [one.pace_fraction for one in micro] == pytest.approx([1 / num] * num)
-    for one in micro:
-        one.learn([at(pace) for pace in measured], 64)
-    assert [one.pace_fraction for one in micro] == pytest.approx([pace / sum(measured) for pace in measured])
+def test_paces_are_known_once_all_have_been_measured(measured: list[float], sizing: Sizing) -> None:
+    micro = MicroBatch(0, len(measured), 64, sizing, smoothing=1.0)
+    assert micro.paces is None
+    micro.learn([NOTHING] + [at(pace) for pace in measured[1:]], 64)
+    assert micro.paces is None
+    micro.learn([at(pace) for pace in measured], 64)
+    assert micro.paces == pytest.approx(measured)

@@ -12,6 +12,7 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.flat import Layout
 from ownpace.engines.process.node.group_settings import GroupSettings
+from ownpace.engines.process.node.no_trace import no_trace
 
 
 class UserParameters:
@@ -75,10 +76,16 @@ class UserParameters:
         # Into the same memory at every step: the gradients that the optimizer sees are views of it.
         mean = self._mean = torch.div(gradient.total, gradient.samples, out=self._mean)
         self.clip(mean, 1)
+        own = [parameter.grad for parameter in self.parameters]
         for parameter, view in zip(self.parameters, self.layout.views(mean), strict=True):
             parameter.grad = view
-        with self._settings.applied(rates, lr_factor):
-            self._inner_step()
+        try:
+            with self._settings.applied(rates, lr_factor):
+                self._inner_step()
+        finally:
+            # The user's own again, as after a step in a plain loop.
+            for parameter, gradient_ in zip(self.parameters, own, strict=True):
+                parameter.grad = gradient_
 
     def set_rates(self, rates: Sequence[float]) -> None:
         raise AssertionError("only a server is told which rates to use")
@@ -86,16 +93,9 @@ class UserParameters:
     def peek(self, gradient: Gradient, lr_factor: float, rates: Sequence[float] = ()) -> Tensor:
         if not gradient.samples:
             return self.snapshot()
-        # A copy of the state for this one step, since torch overwrites it; then the optimizer gets its own back.
-        values, state = self.values.clone(), self.optimizer.state
-        self.optimizer.state = type(state)(
-            dict, {p: {k: v.clone() if isinstance(v, Tensor) else v for k, v in s.items()} for p, s in state.items()}
-        )
-        self.step(gradient, lr_factor, rates=rates)
-        self.optimizer.state = state
-        peeked = self.values.clone()
-        self.values.copy_(values)
-        return peeked
+        with no_trace([self.optimizer], self.values):
+            self.step(gradient, lr_factor, rates=rates)
+            return self.snapshot()
 
     def place(self, values: Tensor, shard: Shard) -> None:
         self.values[shard.start : shard.stop] = values

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError
+from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.core.contract.values import Address
 from ownpace.engines.process.node.context import NodeContext, Orders
 from ownpace.engines.process.node.nodes import ProcessNode
@@ -30,6 +30,7 @@ from ownpace.engines.process.talk.control import (
     Welcome,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.store import read_when_set
 from ownpace.engines.process.talk.wire import Packet
 from ownpace.engines.roster import Roster
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 _CLOCK_TRIES = 8
-_ASK_EVERY_S = 0.02
 log = logging.getLogger(__name__)
 
 
@@ -55,7 +55,9 @@ class Connection:
         self.name = name
         self.rendezvous = rendezvous
         self.store = rendezvous.open_store() if store is None else store
-        self.mailbox = Mailbox(name, rendezvous.host, rendezvous.key, self._find, timeout_s=rendezvous.timeout_s)
+        self.mailbox = Mailbox(
+            name, rendezvous.host, rendezvous.key, self._find, timeout_s=rendezvous.timeout_s, on_wait=on_wait
+        )
         self.clock = WallClock()
         self._on_wait = on_wait
         self._has_complained = False
@@ -65,13 +67,7 @@ class Connection:
 
     def _find(self, name: str) -> str:
         """Where a node listens, once it does; while it does not, `on_wait` may know that it never will."""
-        key, deadline = f"node/{name}", time.monotonic() + self.rendezvous.timeout_s
-        while not self.store.check([key]):
-            self._on_wait()
-            if time.monotonic() > deadline:
-                raise MachineDied(f"{name} did not come within {self.rendezvous.timeout_s:g} s; did it start?")
-            time.sleep(_ASK_EVERY_S)
-        return self.store.get(key).decode()
+        return read_when_set(self.store, f"node/{name}", name, self.rendezvous.timeout_s, self._on_wait).decode()
 
     def context(
         self, terms: RunTerms, roster: Roster, address: Address, like: Tensor, orders: Orders, *, is_evaluated: bool
@@ -84,7 +80,9 @@ class Connection:
             layout=terms.layout,
             like=like,
             mailbox=self.mailbox,
-            wiring=Wiring(self.store, self.rendezvous.backend, self.rendezvous.host),
+            wiring=Wiring(
+                self.store, self.rendezvous.backend, self.rendezvous.host, self.rendezvous.timeout_s, self._on_wait
+            ),
             clock=self.clock,
             reporter=Reporter(self.name, self.mailbox, self.clock, detail=terms.detail),
             orders=orders,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from ownpace.core.contract.errors import InputError, NodeFailed, OwnpaceError, S
 from ownpace.engines.ledger import Ledger
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.journal import HubConfig, Journal
+from ownpace.engines.process.run.roll import differences, do_not_fit
 from ownpace.engines.process.talk.control import (
     ClockAnswer,
     ClockRequest,
@@ -141,7 +142,7 @@ class Hub:
         if not found:
             self._tell(Welcome())
             return
-        error = InputError("the ranks do not fit together: " + "; ".join(found) + "; start all of them alike")
+        error = InputError(do_not_fit(found))
         self._refused = True
         self._tell(Refuse(str(error)))
         self.complaints.add(error)
@@ -190,15 +191,3 @@ class Hub:
         if self._refused:
             return  # they know why
         self._tell(GiveUp(error.code, str(error)), [name for name in self.journal.nodes if self.mailbox.knows(name)])
-
-
-def differences(fingerprints: Sequence[Mapping[str, str]]) -> list[str]:
-    """How the workers, in order of rank, differ from the first, in words."""
-    found = []
-    for key, value in fingerprints[0].items():
-        others = [rank for rank, fingerprint in enumerate(fingerprints) if fingerprint.get(key) != value]
-        if others:
-            theirs = fingerprints[others[0]].get(key, "nothing")
-            ranks = f"rank{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
-            found.append(f"the {key} of {ranks} is {theirs}, that of rank 0 is {value}")
-    return found

@@ -26,6 +26,7 @@ from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
 from ownpace.engines.process.run.node_main import end_worker, share_parameters
+from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.torchrun import helpers_here
@@ -85,6 +86,7 @@ class LoopRun:
             self._store = self._rendezvous.open_store()
         else:
             self._store, self._rendezvous = meet(self._environment, self._options.timeout_s)
+        self.presence = Presence(self._environment, self._store, self._rendezvous)
 
     @property
     def is_open(self) -> bool:
@@ -116,7 +118,13 @@ class LoopRun:
             seed, clip_norm = self._options.seed, user.clip_norm
             connection.introduce(worker, session.terms.fingerprint(**alike, seed=seed, clip_norm=clip_norm))
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
-            counters = Counters(self._store, first=worker.rank == 0, spans_hosts=session.spans_hosts)
+            counters = Counters(
+                self._store,
+                first=worker.rank == 0,
+                spans_hosts=session.spans_hosts,
+                timeout_s=self._options.timeout_s,
+                on_wait=self.presence.check,
+            )
             stack.callback(counters.close)
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
             share_parameters(worker)
@@ -141,6 +149,7 @@ class LoopRun:
                 store=self._store,
                 hub=hub,
                 handles_signals=True,
+                presence=self.presence,
             )
         )
         # Servers first, since importing torch takes them longest; then the hub, which waits for all of them.
@@ -155,7 +164,9 @@ class LoopRun:
 
     def _with_backend(self, device: torch.device) -> Rendezvous:
         able = backend_on(device, self._environment.local_world_size, self._options.algorithm)
-        backend = common_backend(self._store, self._environment, self._options.backend or able)
+        backend = common_backend(
+            self._store, self._environment, self._options.backend or able, self._options.timeout_s, self.presence.check
+        )
         return replace(self._rendezvous, backend=backend)
 
     def _hub_config(self, terms: RunTerms, model: nn.Module, user: UserParameters, batch_size: int) -> HubConfig:
@@ -216,26 +227,38 @@ class LoopRun:
         """End this process's part; `error` is what the user's script raised.
 
         Returns:
-            The first, the evaluating and the last record of the run, as lines.
+            The first, the evaluating and the last record of the run, as lines; none, if there was no loop.
 
         Raises:
             OwnpaceError: The run has failed.
         """
-        assert self._opened is not None
         self.is_over = error is not None
         lines: list[str] = []
         try:
             if error is None:
                 with self._stack:  # the node first: if it failed, the hub has to hear why before it ends
-                    if self.loop.is_waiting:  # the loop was left, and its iterator is still held
-                        self.end_loop(stop=True)
-                    lines = end_worker(self._opened.worker)
+                    lines = self._end()
             else:
+                # First: leaving the rest waits for the hub, and for sums that are under way.
+                self.presence.fail(error)
                 # As if it had been raised in here, but without these lines in the user's traceback.
                 self._stack.__exit__(type(error), error, error.__traceback__)
+        except BaseException as raised:
+            self.presence.fail(raised)
+            raise
         finally:
             self.is_over = True
+            # Last: until now, a rank that is gone has to be noticed.
+            self.presence.close()
         return lines
+
+    def _end(self) -> list[str]:
+        """End in order, together with all other ranks."""
+        if self._opened is not None and self.loop.is_waiting:  # the loop was left, and its iterator is still held
+            self.end_loop(stop=True)
+        # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
+        self.presence.leave()
+        return [] if self._opened is None else end_worker(self._opened.worker)
 
 
 def terms_of(options: FleetOptions, num_workers: int, user: UserParameters) -> RunTerms:

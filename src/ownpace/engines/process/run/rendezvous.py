@@ -9,6 +9,7 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from ownpace.core.contract.errors import InputError, MachineDied
 from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.store import read_when_set
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 120.0
 """How long processes wait for each other at the start: on a busy machine, importing torch alone may take a minute."""
+SILENCE_S = 10.0
+"""How long a rank may not answer. It answers without its Python: a busy one does, one that is stopped does not."""
 _joins = 0
 
 
@@ -90,15 +94,28 @@ def default_timeout_s() -> float:
     Raises:
         InputError: It is not a number of seconds.
     """
-    text = os.environ.get("OWNPACE_TIMEOUT_S", "")
+    return _seconds("OWNPACE_TIMEOUT_S", TIMEOUT_S)
+
+
+def silence_s() -> float:
+    """How long a rank may not answer before it counts as gone: OWNPACE_SILENCE_S, if it is set.
+
+    Raises:
+        InputError: It is not a number of seconds.
+    """
+    return _seconds("OWNPACE_SILENCE_S", SILENCE_S)
+
+
+def _seconds(name: str, default_s: float) -> float:
+    text = os.environ.get(name, "")
     if not text:
-        return TIMEOUT_S
+        return default_s
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:  # NaN is not, either
-        raise InputError(f"OWNPACE_TIMEOUT_S is '{text}'; it must be a number of seconds above 0, such as 300")
+        raise InputError(f"{name} is '{text}'; it must be a number of seconds above 0, such as 300")
     return seconds
 
 
@@ -223,11 +240,16 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Stor
     )
 
 
-def common_backend(store: Store, environment: Environment, able: str) -> str:
-    """NCCL if all ranks are able to use it, else gloo."""
+def common_backend(
+    store: Store, environment: Environment, able: str, timeout_s: float, on_wait: Callable[[], None]
+) -> str:
+    """NCCL if all ranks are able to use it, else gloo; while waiting for them, `on_wait` may know of one that died."""
     store.set(f"backend/{environment.rank}", able)
-    ranks = range(environment.world_size)
-    return "nccl" if all(store.get(f"backend/{rank}").decode() == "nccl" for rank in ranks) else "gloo"
+    read = [
+        read_when_set(store, f"backend/{rank}", f"rank {rank}", timeout_s, on_wait)
+        for rank in range(environment.world_size)
+    ]
+    return "nccl" if set(read) == {b"nccl"} else "gloo"
 
 
 def _incomplete(environment: Environment, timeout_s: float) -> MachineDied:

@@ -33,6 +33,7 @@ from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.hub import Hub
 from ownpace.engines.process.run.journal import HubConfig
+from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import Rendezvous
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
 
@@ -61,10 +62,12 @@ class Session:
         store: Store | None = None,
         hub: HubConfig | None = None,
         handles_signals: bool = False,
+        presence: Presence | None = None,
     ) -> None:
         self.terms = terms
         self.roster = terms.roster()
-        self.orders = Orders()
+        self.orders = Orders() if presence is None else presence.orders
+        self._presence = presence
         self.spans_hosts = spans_hosts
         self.rendezvous = rendezvous
         self._store = store
@@ -119,6 +122,7 @@ class Session:
             self.orders.alarms += self._supervisor.deaths(even_clean=False)
 
     def _raise_deaths(self) -> None:
+        self.orders.raise_alarms()
         for death in self._supervisor.deaths():
             raise death
 
@@ -138,7 +142,7 @@ class Session:
             connection.complain(error)
             raise
         finally:
-            connection.mailbox.close()
+            connection.mailbox.close(now=self.orders.hub_is_gone)  # else closing waits for it to be reached
 
     def keep_hub(self) -> None:
         """Lead the run to its end, in this thread."""
@@ -161,6 +165,7 @@ class Session:
             self._end_hub(error)
             # "worker-1 was killed" explains more than "a member of workers is gone".
             if error.is_consequence and self._error is not None and self._error is not error:
+                self._error.told = error.told
                 raise self._error from error
             raise
         except BaseException:
@@ -172,7 +177,12 @@ class Session:
 
     def _end_hub(self, error: OwnpaceError | None) -> None:
         """Wait for the hub to end; `error` is why this process's own node failed."""
-        self._error = error if self._keeper is None else self._keeper.end(error)
+        if self._keeper is not None:
+            self._error = self._keeper.end(error)
+        elif self._presence is not None and error is not None:
+            self._error = self._presence.explained(error)
+        else:
+            self._error = error
 
     def outcome(self) -> Outcome:
         """How the run ended, as far as the hub knows."""
@@ -225,11 +235,16 @@ class HubKeeper:
     def _run(self) -> None:
         hub = self.hub
         hub.begin()
+        heard = 0
         # Messages before deaths: a node that failed says why before it exits, and its words are in the mailbox by then.
         while not hub.is_done and hub.complaints.verdict is None and not self._closing:
             hub.look(_LOOK_EVERY_S)
             for death in self._supervisor.deaths(self.samples):
                 hub.complaints.add(death)
+            # What the presence of ranks has found; each once.
+            for alarm in self._orders.alarms[heard:]:
+                hub.complaints.add(alarm)
+                heard += 1
             if self._orders.stops:
                 self._interrupt()
         self.error = self._verdict()

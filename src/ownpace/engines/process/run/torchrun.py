@@ -6,6 +6,7 @@ Servers and communicators are processes of their own, started by a rank on the h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.launch import backend_on, hub_config, make_learning, raise_bad_input
 from ownpace.engines.process.run.node_main import log_to, run_worker, worker_device
+from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import Environment, common_backend, meet
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder
@@ -36,24 +38,35 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     terms = RunTerms.of(job, model.layout, model.initial.dtype)
     # Bad input before meeting the others: every rank finds the same, and none waits for one that is gone.
     store, rendezvous = meet(environment)
-    # Agreed on before any group is made: two ranks that chose differently would wait for each other for ever.
-    able = backend_on(device, environment.local_world_size, job.algorithm)
-    rendezvous = replace(rendezvous, backend=common_backend(store, environment, able))
     hub = None
     if environment.rank == 0:
         hub = hub_config(job, terms, make_learning(job, device), emit, on_progress)
-    hosts = [server.host for server in job.servers]
-    with Session(
-        terms, rendezvous, spans_hosts=environment.spans_hosts, store=store, hub=hub, handles_signals=True
-    ) as session:
+    with ExitStack() as stack:
+        presence = stack.enter_context(Presence(environment, store, rendezvous))
+        # Agreed on before any group is made: two ranks that chose differently would wait for each other for ever.
+        able = backend_on(device, environment.local_world_size, job.algorithm)
+        backend = common_backend(store, environment, able, rendezvous.timeout_s, presence.check)
+        session = stack.enter_context(
+            Session(
+                terms,
+                replace(rendezvous, backend=backend),
+                spans_hosts=environment.spans_hosts,
+                store=store,
+                hub=hub,
+                handles_signals=True,
+                presence=presence,
+            )
+        )
+        hosts = [server.host for server in job.servers]
         session.start_children(helpers_here(session, environment, hosts, job.log_folder))
         lines: list[str] = []
         try:
             with session.hub_running():
                 lines = run_worker(session, job, environment.rank, device, model)
-        except OwnpaceError:
+        except OwnpaceError as error:
             if hub is None:
                 raise  # on rank 0 the outcome has it
+            presence.fail(error)
     if hub is not None:
         return raise_bad_input(session.outcome())
     for line in lines:

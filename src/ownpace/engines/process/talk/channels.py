@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ownpace.core.contract.errors import PeerLost
+from ownpace.engines.process.talk.store import read_when_set
 
 _ASK_EVERY_S = 1e-4
 _TICK = timedelta(milliseconds=200)
@@ -54,6 +55,10 @@ class Wiring:
     backend: str
     host: str
     """The address to listen on."""
+    timeout_s: float = 120.0
+    """How long to wait for the other members of a group."""
+    on_wait: Callable[[], None] = lambda: None
+    """Called while waiting for them; it may know of one that will not come."""
 
 
 class Channels:
@@ -64,6 +69,8 @@ class Channels:
         self.member = member
         self.size = size
         self._asks = wiring.backend == "nccl"
+        if size > 1:
+            _await_members(name, member, size, wiring)
         self._groups = [] if size == 1 else [_connect(name, n, member, size, wiring, count) for n in range(count)]
 
     def all_reduce(self, values: Tensor, channel: int = 0) -> list[Work]:
@@ -137,6 +144,14 @@ def finish(works: Iterable[Work], group: str, on_tick: Callable[[], None]) -> No
                     raise PeerLost(f"a member of {group} is gone: {reason}") from error
                 else:
                     asked_again = True  # it may have ended well just after the tick: the next wait tells
+
+
+def _await_members(name: str, member: int, size: int, wiring: Wiring) -> None:
+    """Wait until all members are about to connect: making a group hears nothing of one that died before."""
+    store = dist.PrefixStore(f"group/{name}", wiring.store)
+    store.set(f"here/{member}", "")
+    for other in range(size):
+        read_when_set(store, f"here/{other}", f"member {other} of {name}", wiring.timeout_s, wiring.on_wait)
 
 
 def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:

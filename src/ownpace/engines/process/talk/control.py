@@ -22,6 +22,16 @@ One run, from the first word to the last. Several of a kind are marked with *, w
     Failed(code, …)     node → hub: I failed, and why             GiveUp(code, …)     hub → nodes: the run has failed
 
 Hello is the first message of a worker, Prepared of the others. No node sends after Goodbye, or after Failed.
+
+Around it, from `ownpace.join` on, the ranks themselves talk, on lines of their own (`run.presence`):
+
+    rank                        rank 0
+      │── Together(number, …) ─►│        I am at a loop, a barrier …, the end: wherever no rank may be alone
+      │◄─ Agreed(number) | Refuse        all ranks have come to the same, or never will
+      │── (Failed) ────────────►│        my script raised this
+      │◄── (GiveUp) ────────────│        a rank is gone or has failed
+      │── Parted ──────────────►│        my part is over: that the line ends now means nothing
+      │◄── Parted ──────────────│
 """
 
 from __future__ import annotations
@@ -190,6 +200,29 @@ class GiveUp:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """A rank has come to where all ranks have to come: the number of such places so far, and what this one is."""
+
+    number: int
+    what: str
+    loops: int
+    """Loops over the data that it has begun, this one included."""
+    fingerprint: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """All ranks have come to that place."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """This rank's part is over, in order."""
+
+
 Control = (
     Hello
     | Welcome
@@ -209,6 +242,9 @@ Control = (
     | Goodbye
     | Failed
     | GiveUp
+    | Together
+    | Agreed
+    | Parted
 )
 KINDS: dict[str, type[Control]] = {kind.__name__: kind for kind in typing.get_args(Control)}
 _NESTED: dict[str, type] = {"totals": UpdateTotals, "work": WorkDone}
@@ -216,7 +252,13 @@ _NESTED: dict[str, type] = {"totals": UpdateTotals, "work": WorkDone}
 
 def to_record(control: Control) -> dict[str, object]:
     """The message as what JSON can hold, its kind first."""
-    return {"kind": type(control).__name__, **dataclasses.asdict(control)}
+    return {"kind": type(control).__name__, **_fields(control)}
+
+
+def _fields(message: object) -> dict[str, object]:
+    # Not dataclasses.asdict, which copies every list in it: that was a fortieth of a quick loop's time.
+    values = {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}  # type: ignore[arg-type]
+    return {name: _fields(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
 
 
 def from_record(record: Mapping[str, object]) -> Control:

@@ -1,4 +1,4 @@
-"""Counts that all workers share: how far the queue of samples has been taken."""
+"""Counts that all workers share: how far the queue of samples has been taken, and by whom."""
 
 from __future__ import annotations
 
@@ -6,64 +6,153 @@ import fcntl
 import os
 import struct
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ownpace.core.learning.claims import Claim
 from ownpace.core.learning.sampling import Take
+from ownpace.engines.process.talk.store import read_when_set
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
 _KEY = "counter"
 _COUNT = struct.Struct("<q")
+_LOG = struct.Struct("<qq")
+"""The loop whose claims the log holds, and how many: the first bytes of the file of counts."""
+_CLAIM = struct.Struct("<qii")
 
 
 class Counters:
-    """Any number of counts, by number, all zero at first.
+    """Any number of counts, by number, all zero at first; of one of them, also who took what.
 
     On one host they are in a small file, which is locked for each change: 7 µs, where asking the store takes a turn
     of another process (30 µs where there is a core for it, 240 where there is none). Several hosts ask the store.
     """
 
-    def __init__(self, store: Store, *, first: bool, spans_hosts: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        first: bool,
+        spans_hosts: bool,
+        timeout_s: float = 120.0,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
-        self._file: int | None = None
-        self._path = ""
+        self._files: tuple[int, int] | None = None
+        self._paths: list[str] = []
         if not spans_hosts:
             if first:
-                # Made before its path is published: the others open it as soon as they can read that.
-                self._file, self._path = tempfile.mkstemp(prefix="ownpace-")
-                store.set(_KEY, self._path)
+                # Made before their paths are published: the others open them as soon as they can read those.
+                made = [tempfile.mkstemp(prefix="ownpace-") for _ in range(2)]
+                self._files, self._paths = (made[0][0], made[1][0]), [path for _, path in made]
+                store.set(_KEY, "\n".join(self._paths))
             else:
-                self._file = os.open(store.get(_KEY).decode(), os.O_RDWR)
+                paths = read_when_set(store, _KEY, "rank 0", timeout_s, on_wait)
+                counts, claims = paths.decode().split("\n")
+                self._files = os.open(counts, os.O_RDWR), os.open(claims, os.O_RDWR)
 
     def forget_path(self) -> None:
-        """All workers have opened the file: its name can go, so that nothing is left of it when the last one ends."""
-        if self._path:
-            Path(self._path).unlink()
-            self._path = ""
+        """All workers have opened the files: their names can go, so that nothing is left when the last one ends."""
+        for path in self._paths:
+            Path(path).unlink()
+        self._paths = []
 
     def taking(self, number: int) -> Take:
         """Takes this many places in that count, and returns the first."""
-        if self._file is None:
+        if self._files is None:
             return lambda places: int(self._store.add(f"count/{number}", places)) - places
-        return lambda places: self._take(8 * number, places)
 
-    def _take(self, offset: int, places: int) -> int:
-        assert self._file is not None
-        # Read and written under one lock: two workers must never be handed the same samples.
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        def take(places: int) -> int:
+            with self._locked() as (counts, _):
+                return _advance(counts, number, places)
+
+        return take
+
+    def claiming(self, number: int, rank: int) -> Take:
+        """The same, and `claims` knows that it was this rank."""
+        if self._files is None:
+            take = self.taking(number)
+
+            def claim_from_store(places: int) -> int:
+                start = take(places)
+                # After the count: a claim that is not there yet is one that nothing has been learnt from.
+                self.note(number, Claim(start, places, rank))
+                return start
+
+            return claim_from_store
+
+        def claim(places: int) -> int:
+            with self._locked() as (counts, claims):
+                start = _advance(counts, number, places)
+                _append(counts, claims, number, Claim(start, places, rank))
+            return start
+
+        return claim
+
+    def note(self, number: int, claim: Claim) -> None:
+        """Note places that needed no count: those of a worker's own share."""
+        if self._files is None:
+            self._store.append(f"claims/{number}/{claim.rank}", f"{claim.start} {claim.count} ")
+            return
+        with self._locked() as (counts, claims):
+            _append(counts, claims, number, claim)
+
+    def claims(self, number: int, num_workers: int) -> list[Claim]:
+        """Who took which places in that count, in the order of the places; of the latest loop only."""
+        if self._files is None:
+            return sorted(claim for rank in range(num_workers) for claim in self._in_store(number, rank))
+        with self._locked() as (counts, claims):
+            current, length = _read(_LOG, counts, 0)
+            written = os.pread(claims, length * _CLAIM.size, 0) if current == number else b""
+        return sorted(Claim(*claim) for claim in _CLAIM.iter_unpack(written))
+
+    def _in_store(self, number: int, rank: int) -> Iterator[Claim]:
+        key = f"claims/{number}/{rank}"
+        if self._store.check([key]):  # `get` would wait for it
+            numbers = map(int, self._store.get(key).split())
+            for start, count in zip(numbers, numbers, strict=True):
+                yield Claim(start, count, rank)
+
+    @contextmanager
+    def _locked(self) -> Iterator[tuple[int, int]]:
+        """Both files, for one change: two workers must never be handed the same samples."""
+        assert self._files is not None
+        fcntl.lockf(self._files[0], fcntl.LOCK_EX)
         try:
-            known = os.pread(self._file, 8, offset)
-            start = _COUNT.unpack(known)[0] if len(known) == 8 else 0
-            os.pwrite(self._file, _COUNT.pack(start + places), offset)
+            yield self._files
         finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
-        return int(start)
+            fcntl.lockf(self._files[0], fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
+        """Close the files."""
+        if self._files is not None:
             self.forget_path()
-            os.close(self._file)
-            self._file = None
+            for file in self._files:
+                os.close(file)
+            self._files = None
+
+
+def _advance(counts: int, number: int, places: int) -> int:
+    offset = _LOG.size + _COUNT.size * number
+    (start,) = _read(_COUNT, counts, offset)
+    os.pwrite(counts, _COUNT.pack(start + places), offset)
+    return start
+
+
+def _append(counts: int, claims: int, number: int, claim: Claim) -> None:
+    current, length = _read(_LOG, counts, 0)
+    if current != number:
+        # The first claim of a loop: all workers have left the one before, and nobody asks for its claims any more.
+        os.ftruncate(claims, 0)
+        length = 0
+    os.pwrite(claims, _CLAIM.pack(*claim), length * _CLAIM.size)
+    os.pwrite(counts, _LOG.pack(number, length + 1), 0)
+
+
+def _read(numbers: struct.Struct, file: int, offset: int) -> tuple[int, ...]:
+    """Numbers of a file; zeros where nothing has been written."""
+    return numbers.unpack(os.pread(file, numbers.size, offset).ljust(numbers.size, b"\0"))

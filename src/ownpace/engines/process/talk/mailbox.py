@@ -3,6 +3,10 @@
 Every node binds one socket to receive at and connects one to each node it sends to. Both ends prove that they know
 the run's key (CURVE): a listener admits only clients that hold the run's client key, and a sender sends only to a
 listener that holds its server key. Both are derived from one secret, which never travels on these sockets.
+
+A mailbox that is told how long silence may last also notices when a node it has a line to is gone: by the connection's
+end, or by heartbeats that are not answered. ZeroMQ's own thread answers them, so a node that computes for long, or
+waits for Python's lock, is not silent.
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ _IN_FRAMES, _IN_MEMORY = b"W", b"L"
 """Where the tensor of a message is: in its frames, or in shared memory."""
 _LONGEST_NAME = 255
 """Bytes: what ZeroMQ allows."""
+_BEATS = 5
+"""Heartbeats in the time that silence may last."""
+_TICK_S = 0.2
+"""How long a wait lasts before `on_wait` is called."""
 _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
@@ -66,8 +74,20 @@ class _Line:
     socket: zmq.Socket[bytes]
     memory: shared_memory.Outgoing | None
     """For large tensors, where both can open the same memory."""
+    monitor: zmq.Socket[bytes] | None
+    """Tells when the connection ends, where that is watched."""
+
+    def has_ended(self) -> bool:
+        """Whether the connection has ended since the last time; only where it is watched."""
+        ended = False
+        while self.monitor is not None and self.monitor.poll(0):
+            ended = recv_monitor_message(self.monitor)["event"] == zmq.EVENT_DISCONNECTED or ended
+        return ended
 
     def close(self, linger_ms: int) -> None:
+        if self.monitor is not None:
+            self.socket.disable_monitor()
+            self.monitor.close()
         self.socket.close(linger=linger_ms)
         if self.memory is not None:
             self.memory.close()
@@ -77,7 +97,15 @@ class Mailbox:
     """Where one node's messages arrive, and its lines to all other nodes."""
 
     def __init__(
-        self, name: str, host: str, key: RunKey, find: Callable[[str], str], *, timeout_s: float = 30.0
+        self,
+        name: str,
+        host: str,
+        key: RunKey,
+        find: Callable[[str], str],
+        *,
+        timeout_s: float = 30.0,
+        silence_s: float | None = None,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         if len(name.encode()) > _LONGEST_NAME:
             raise InputError(f"the name {name[:40]}… has {len(name.encode())} bytes; use at most {_LONGEST_NAME}")
@@ -85,6 +113,8 @@ class Mailbox:
         self._key = key
         self._find = find
         self._timeout_s = timeout_s
+        self._silence_s = silence_s
+        self._on_wait = on_wait
         self._lines: dict[str, _Line] = {}
         # The authenticator before the socket: one bound without it would admit any client for a moment.
         self._context = zmq.Context()
@@ -110,6 +140,11 @@ class Mailbox:
         socket.linger = _LINGER_MS
         socket.maxmsgsize = _MOST_FRAME
         socket.ipv6 = True
+        if self._silence_s is not None:
+            # At both ends: each has to notice the silence of the other. A silence begins up to one beat before the
+            # first one that is not answered: together they last as long as is allowed.
+            beat_ms = round(1000 * self._silence_s / _BEATS)
+            socket.heartbeat_ivl, socket.heartbeat_timeout = beat_ms, (_BEATS - 1) * beat_ms
         return socket
 
     def send(self, to: str, packet: wire.Packet) -> None:
@@ -146,6 +181,18 @@ class Mailbox:
         """Whether there is a line to that node already."""
         return name in self._lines
 
+    def lost(self) -> list[str]:
+        """The nodes whose lines have ended since the last time; none, if no silence was given."""
+        return [name for name, line in self._lines.items() if line.has_ended()]
+
+    def connect(self, to: str) -> None:
+        """Open the line to a node before there is anything to send."""
+        self._lines[to] = self._open(to)
+
+    def drop(self, name: str) -> None:
+        """Forget the line to a node that is gone, and what was still to be sent on it."""
+        self._lines.pop(name).close(0)
+
     @property
     def waiting(self) -> bool:
         """Whether a message has arrived."""
@@ -167,19 +214,22 @@ class Mailbox:
             self._await_handshake(monitor, to, endpoint)
             reached = True
         finally:
-            socket.disable_monitor()
-            monitor.close()
+            if not reached or self._silence_s is None:
+                socket.disable_monitor()
+                monitor.close()
             if not reached:
                 socket.close(linger=0)  # an open socket would keep the context from ending
         shares_memory = bool(identity) and identity == self._identity
-        return _Line(socket, shared_memory.Outgoing() if shares_memory else None)
+        memory = shared_memory.Outgoing() if shares_memory else None
+        return _Line(socket, memory, None if self._silence_s is None else monitor)
 
     def _await_handshake(self, monitor: zmq.Socket[bytes], to: str, endpoint: str) -> None:
         deadline = time.monotonic() + self._timeout_s
         connected = False
         while (left := deadline - time.monotonic()) > 0:
-            if not monitor.poll(max(1, round(left * 1000))):
-                break
+            if not monitor.poll(max(1, round(min(left, _TICK_S) * 1000))):
+                self._on_wait()
+                continue
             event = recv_monitor_message(monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ownpace.engines.process.run.hub import differences
+from ownpace.engines.process.run.roll import differences
 
 
 def test_ranks_that_are_alike_do_not_differ():

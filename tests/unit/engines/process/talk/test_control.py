@@ -32,6 +32,9 @@ EXAMPLES: list[control.Control] = [
     control.Goodbye(["{}"]),
     Failed("diverged", "the loss is nan"),
     control.GiveUp("machine-died", "worker-1 is gone"),
+    control.Together(3, "loop", 2, {"epochs": "1"}),
+    control.Agreed(3),
+    control.Parted(),
 ]
 
 

@@ -1,0 +1,148 @@
+"""The drop-in on machines of prescribed pace: the share of the sum of their speeds that a script's own loop reaches.
+
+    python benchmarks/drop_in_paces.py [--algorithm pace] [--seconds 8] [--turns 3]
+
+Four processes; a batch of 64 takes 16, 32, 64 and 64 ms, in which a small perceptron computes its gradient and then
+sleeps. Three ways in turns: the same loop in every process without any communication (what the loop itself allows),
+the same loop with `ownpace.join`, and `ownpace train` with the same net, paces and batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import ownpace
+from against_ddp import free_port
+from pictures import Pictures
+from table import print_table
+
+PACES = (4000.0, 2000.0, 1000.0, 1000.0)
+BATCH, LR, MOMENTUM = 64, 0.05, 0.9
+WAYS = {"plain": "the loop alone, no communication", "drop-in": "with ownpace.join", "train": "ownpace train"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--algorithm", default="pace")
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        run_rank(options)
+        return
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    for _ in range(options.turns):
+        for way, rates in found.items():
+            rates.append(train(options) if way == "train" else measure(options, way))
+    rows = []
+    for way, rates in found.items():
+        shares = [rate / sum(PACES) for rate in rates]
+        rows.append((WAYS[way], f"{statistics.median(shares):.1%}", " ".join(f"{share:.1%}" for share in shares)))
+    print(f"{options.algorithm}, {options.seconds:g} s each\n")
+    print_table(("way", "of the sum of speeds", "turns"), rows)
+
+
+def measure(options: argparse.Namespace, way: str) -> float:
+    """Samples per second of all ranks together."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "rates.json"
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(len(PACES))]
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(free_port()), __file__, "--way", way]
+        command += ["--algorithm", options.algorithm, "--seconds", str(options.seconds), "--json", str(found)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        return sum(json.loads(path.read_text()) for path in Path(folder).glob("rates.json.*"))
+
+
+def run_rank(options: argparse.Namespace) -> None:
+    rank = int(os.environ["RANK"])
+    rate = {"plain": plain, "drop-in": drop_in}[options.way](options, 1 / PACES[rank])
+    Path(f"{options.json}.{rank}").write_text(json.dumps(rate))
+
+
+def plain(options: argparse.Namespace, sample_s: float) -> float:
+    """The loop, each process for itself."""
+    task, dataset = data()
+    model = task.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    done, start = 0, 0.0
+    while True:
+        for x, y in DataLoader(dataset, BATCH, shuffle=True):
+            start = start or time.perf_counter()
+            done += learn(task, model, optimizer, x, y, sample_s)
+            if time.perf_counter() - start > options.seconds:
+                return done / (time.perf_counter() - start)
+
+
+def drop_in(options: argparse.Namespace, sample_s: float) -> float:
+    """The same loop in a fleet."""
+    task, dataset = data()
+    model = task.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    done, start = 0, 0.0
+    with ownpace.join(options.algorithm) as fleet:
+        model, optimizer = fleet.wrap(model, optimizer)
+        epochs = 1 + int(sum(PACES) * 2 * options.seconds / len(dataset))
+        for x, y in fleet.batches(dataset, BATCH, epochs=epochs):
+            start = start or time.perf_counter()
+            done += learn(task, model, optimizer, x, y, sample_s)
+            if time.perf_counter() - start > options.seconds:
+                break
+        return done / (time.perf_counter() - start)
+
+
+def data() -> tuple[Pictures, TensorDataset]:
+    task = Pictures("mlp", (1, 28, 28))
+    samples = task.train_samples()
+    return task, TensorDataset(*samples.pick(torch.arange(len(samples))))
+
+
+def learn(
+    task: Pictures,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    sample_s: float,
+) -> int:
+    """One batch: its gradient takes the prescribed time."""
+    until = time.perf_counter() + len(x) * sample_s
+    task.loss(model(x), y).backward()
+    time.sleep(max(0.0, until - time.perf_counter()))
+    optimizer.step()
+    optimizer.zero_grad()
+    return len(x)
+
+
+def train(options: argparse.Namespace) -> float:
+    """A complete run with the same paces."""
+    result = ownpace.train(
+        algorithm=options.algorithm,
+        task=Pictures("mlp", (1, 28, 28)),
+        engine="process",
+        fleet=",".join(f"{pace / 1000:g}" for pace in PACES),
+        batch_size=BATCH,
+        seconds=options.seconds,
+        lr=LR,
+        momentum=MOMENTUM,
+        eval_every=10**12,
+        detail=False,
+    )
+    return result.summary.samples_per_s
+
+
+if __name__ == "__main__":
+    main()

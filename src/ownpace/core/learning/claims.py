@@ -1,0 +1,74 @@
+"""Who took which places of an order of samples, and which are left.
+
+Workers take places from one shared count, each as many as it wants. A place whose sample has gone into the parameters,
+or was thrown away, is used up; any other is left, whether it was taken or not: a run that goes on later deals it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+ENDLESS = 1 << 62
+"""More places than any order has: where a stream ends is known only once it does."""
+Places = tuple[int, int]
+"""The first place of a range, and the one after its last."""
+
+
+class Claim(NamedTuple):
+    """Places that a worker took, in one go."""
+
+    start: int
+    count: int
+    rank: int
+
+
+def left_over(total: int, claims: Iterable[Claim], applied: Sequence[int]) -> list[Places]:
+    """The places that are left, as ranges in ascending order.
+
+    >>> left_over(10, [Claim(0, 3, 0), Claim(3, 3, 1), Claim(6, 3, 0)], applied=[4, 2])
+    [(5, 6), (7, 10)]
+
+    Args:
+        total: How many places there are.
+        claims: In the order in which they were made; some may reach beyond the end.
+        applied: Of each rank, how many of the samples that it took are in the parameters or were thrown away. They are
+            the first ones that it took.
+    """
+    unexplained = list(applied)
+    used: list[Places] = []
+    for start, count, rank in claims:
+        count = max(0, min(count, total - start, unexplained[rank]))
+        unexplained[rank] -= count
+        if count:
+            used.append((start, start + count))
+    left, begin = [], 0
+    for start, stop in sorted(used):
+        if begin < start:
+            left.append((begin, start))
+        begin = max(begin, stop)
+    return [*left, (begin, total)] if begin < total else left
+
+
+def within(left: Sequence[Places], start: int, stop: int) -> list[Places]:
+    """Places start … stop − 1 of those that are left, as ranges of the order itself.
+
+    >>> within([(5, 6), (7, 10)], 0, 3)
+    [(5, 6), (7, 9)]
+    """
+    found, passed = [], 0
+    for first, end in left:
+        begin, last = max(start - passed, 0) + first, min(stop - passed + first, end)
+        if begin < last:
+            found.append((begin, last))
+        passed += end - first
+    return found
+
+
+def number_of(places: Iterable[Places]) -> int:
+    """How many places some ranges have.
+
+    >>> number_of([(5, 6), (7, 10)])
+    4
+    """
+    return sum(stop - start for start, stop in places)

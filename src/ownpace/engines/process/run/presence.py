@@ -1,0 +1,277 @@
+"""That a rank is there: its line to rank 0, from `ownpace.join` to the end, whatever the rank is doing.
+
+Rank 0 has a line to every other rank, and each of them one to rank 0. A line that ends, or on which heartbeats are not
+answered, means that the rank is gone; rank 0 tells the others. On the same lines, ranks say what they have come to
+(`run.roll`), and why they failed. A thread in each rank listens: a rank that computes, evaluates or saves for long
+neither seems gone nor keeps the others from hearing of one that is.
+
+The hub and its nodes come later, with the first loop, and know more about a failure of their own; this knows who is
+alive. What has gone wrong is put into `orders.alarms`, which everything that waits looks at.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost, WireError
+from ownpace.engines.process.node.context import Orders
+from ownpace.engines.process.run.complaints import Complaints
+from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, silence_s
+from ownpace.engines.process.run.roll import LEAVE, LOOP, Roll
+from ownpace.engines.process.talk.control import Agreed, Control, Failed, GiveUp, Parted, Refuse, Together
+from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.store import read_when_set
+from ownpace.engines.process.talk.wire import Limits, Packet, unpack
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+_TICK_S = 0.2
+_EXPLAIN_S = 5.0
+"""How long a rank that only suffers from the failure of another waits to hear whose it was."""
+_LIMITS = Limits((), 0)
+log = logging.getLogger(__name__)
+
+
+class Presence:
+    """One rank's part in knowing that all are there. A rank that is alone has no lines, and waits for nobody."""
+
+    def __init__(self, environment: Environment, store: Store, rendezvous: Rendezvous) -> None:
+        self.orders = Orders()
+        self.loops = 0
+        """How many loops over the data this rank has begun."""
+        self._rank = environment.rank
+        self._ranks = range(environment.world_size)
+        self._roll = Roll(environment.world_size)
+        self._complaints = Complaints()
+        self._parted: set[int] = set()
+        self._number = 0
+        self._agreed = -1
+        self._has_failed = self._is_over = self._closing = False
+        # Guards all of the above, and the lines: the thread and the rank itself both send on them.
+        self._changed = threading.Condition()
+        self._silence_s = silence_s()
+        self._mailbox: Mailbox | None = None
+        if len(self._ranks) > 1:
+            self._mailbox = self._connect(store, rendezvous)
+            self._thread = threading.Thread(target=self._listen, name="ownpace-presence", daemon=True)
+            self._thread.start()
+            try:
+                self._begin()
+            except BaseException as error:
+                self.fail(error)
+                self.close()
+                raise
+
+    def _connect(self, store: Store, rendezvous: Rendezvous) -> Mailbox:
+        timeout_s = rendezvous.timeout_s
+        mailbox = Mailbox(
+            _name(self._rank),
+            rendezvous.host,
+            rendezvous.key,
+            lambda name: read_when_set(store, f"presence/{name}", name, timeout_s).decode(),
+            timeout_s=timeout_s,
+            silence_s=self._silence_s,
+        )
+        try:
+            store.set(f"presence/{mailbox.name}", mailbox.contact)
+            for other in self._ranks[1:] if self._rank == 0 else (0,):
+                mailbox.connect(_name(other))
+        except BaseException:
+            mailbox.close(now=True)
+            raise
+        return mailbox
+
+    def _begin(self) -> None:
+        # Nobody goes on before rank 0 has all its lines: it could not notice the end of a rank it has none to.
+        with self._changed:
+            if self._rank == 0:
+                self._tell(Agreed(0))
+            self._wait()
+
+    def check(self) -> None:
+        """Raise what has gone wrong, if anything has."""
+        self.orders.raise_alarms()
+
+    def begin_loop(self, fingerprint: dict[str, str]) -> None:
+        """Begin a loop when all ranks do.
+
+        Raises:
+            InputError: They begin different ones, or another rank does something else.
+            MachineDied: A rank is gone.
+        """
+        self.loops += 1
+        self.together(LOOP, fingerprint)
+
+    def leave(self) -> None:
+        """Leave when all ranks do; raises as `begin_loop` does."""
+        self.together(LEAVE)
+
+    def together(self, what: str, fingerprint: dict[str, str] | None = None) -> None:
+        """Wait until all ranks have come to the same place; raises as `begin_loop` does."""
+        self.check()
+        if self._mailbox is None:
+            return
+        with self._changed:
+            self._number += 1
+            act = Together(self._number, what, self.loops, fingerprint or {})
+            if self._rank == 0:
+                self._take(0, act)
+            else:
+                self._send(0, act)
+            self._wait()
+
+    def _wait(self) -> None:
+        # In short waits, so that Python can look at its signals.
+        while self._agreed < self._number and not self.orders.alarms:
+            self._changed.wait(_TICK_S)
+        self.check()
+
+    def _listen(self) -> None:
+        while not self._closing:
+            try:
+                self._look()
+            except Exception as error:  # nobody would see it in a thread; without this one, ranks may wait for ever
+                log.exception("presence")
+                with self._changed:
+                    self._alarm(MachineDied(f"rank {self._rank} cannot hear the others: {error}"))
+                return
+
+    def _look(self) -> None:
+        assert self._mailbox is not None
+        # Before messages: what a rank said before its line ended has arrived by then.
+        lost = [_rank(name) for name in self._mailbox.lost()]
+        wait_s = 0.0 if lost else _TICK_S
+        while (arrived := self._mailbox.receive(wait_s)) is not None:
+            wait_s = 0.0
+            with self._changed:
+                try:
+                    self._take(_rank(arrived[0]), unpack(arrived[1], _LIMITS).control)
+                except WireError as error:
+                    self._complaints.add(error)
+        with self._changed:
+            for rank in lost:
+                self._lose(rank)
+            for line in self._roll.late():
+                log.warning("%s", line)
+            verdict = self._complaints.verdict
+            if verdict is not None:
+                self._give_up(verdict)
+
+    def _take(self, rank: int, control: Control | None) -> None:
+        match control:
+            case Together() if self._rank == 0:
+                answer = self._roll.take(rank, control)
+                if answer is not None:
+                    self._tell(answer)
+            case Agreed(number):
+                self._agreed = number
+                self._changed.notify_all()
+            case Refuse(message):
+                self._alarm(InputError(message))
+            case Failed():
+                self._complaints.add(control.error(f"rank {rank}"))
+            case GiveUp(code, message):
+                failed = f"the run has failed: {message}"
+                self._alarm(InputError(message) if code == InputError.code else PeerLost(failed))
+            case Parted():
+                self._parted.add(rank)
+
+    def _lose(self, rank: int) -> None:
+        assert self._mailbox is not None
+        # Nothing more can be sent to it: closing would wait for that.
+        self._mailbox.drop(_name(rank))
+        if rank in self._parted:
+            return
+        self.orders.hub_is_gone = self.orders.hub_is_gone or rank == 0
+        error = MachineDied(
+            f"rank {rank} is gone: its process ended without a word, or did not answer for {self._silence_s:g} s; "
+            "the others cannot go on without it"
+        )
+        error.blame = f"rank {rank}"
+        self._complaints.add(error)
+
+    def _give_up(self, error: OwnpaceError) -> None:
+        if self._is_over:
+            return
+        if self._rank == 0:
+            for rank in self._ranks[1:]:
+                self._send(rank, GiveUp(error.code, str(error)))
+        self._alarm(error)
+
+    def _alarm(self, error: OwnpaceError) -> None:
+        self._is_over = True
+        self.orders.alarms.append(error)
+        self._changed.notify_all()
+
+    def _tell(self, control: Agreed | Refuse) -> None:
+        """Tell all ranks, this one included."""
+        for rank in self._ranks[1:]:
+            self._send(rank, control)
+        self._take(0, control)
+
+    def _send(self, rank: int, control: Control) -> None:
+        assert self._mailbox is not None
+        # A line that has ended is gone; a new one would be waited for.
+        if self._mailbox.knows(_name(rank)):
+            self._mailbox.send(_name(rank), Packet(control=control))
+
+    def __enter__(self) -> Presence:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.fail(error)
+        self.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others that this rank has failed, and why."""
+        with self._changed:
+            self._has_failed = True
+            if self._mailbox is None or self._is_over:
+                return  # they know
+            failed = Failed.of(f"rank {self._rank}", error)
+            if self._rank == 0:
+                self._complaints.add(failed.error("rank 0"))
+            else:
+                self._send(0, failed)
+
+    def explained(self, error: OwnpaceError) -> OwnpaceError:
+        """Why this rank's node failed: what rank 0 knows about it, if this rank only suffers from it."""
+        if self._mailbox is None or not error.is_consequence:
+            return error
+        self.fail(error)
+        return self._awaited_alarm() or error
+
+    def _awaited_alarm(self) -> OwnpaceError | None:
+        deadline = time.monotonic() + _EXPLAIN_S
+        with self._changed:
+            while not self.orders.alarms and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(min(left, _TICK_S))
+            return self.orders.alarms[0] if self.orders.alarms else None
+
+    def close(self) -> None:
+        """End this rank's part."""
+        if self._mailbox is None:
+            return
+        if self._has_failed and self._rank == 0:
+            self._awaited_alarm()  # the others hear from this rank why the run has failed
+        with self._changed:
+            for rank in [] if self._has_failed else self._ranks:
+                if rank != self._rank:
+                    self._send(rank, Parted())
+            self._closing = True
+        self._thread.join()
+        self._mailbox.close()
+        self._mailbox = None
+
+
+def _name(rank: int) -> str:
+    return f"rank-{rank}"
+
+
+def _rank(name: str) -> int:
+    return int(name.removeprefix("rank-"))
