@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import DefaultFlowCallback
 
@@ -30,6 +28,10 @@ from ownpace.engines.process.run.rendezvous import Environment
 from ownpace.integrations.training_data import TrainingData
 from ownpace.report.summary import Summary
 
+if TYPE_CHECKING:
+    from transformers import Trainer as _Base
+else:
+    _Base = object  # the mixin stands before a Trainer, of whatever kind
 _NO_END = sys.maxsize
 
 
@@ -53,7 +55,7 @@ def leave_to_fleet() -> None:
         shared.update(alone)
 
 
-class FleetTraining:
+class FleetTraining(_Base):
     """What makes a Trainer's `train()` that of a fleet: `class MyTrainer(FleetTraining, Seq2SeqTrainer): …`."""
 
     def __init__(
@@ -125,7 +127,9 @@ class FleetTraining:
 
     def num_examples(self, dataloader: Any) -> int:
         """How many samples an epoch has."""
-        return len(dataloader.dataset) if isinstance(dataloader, TrainingData) else super().num_examples(dataloader)
+        given = dataloader.loader if isinstance(dataloader, TrainingData) else dataloader
+        examples: int = super().num_examples(given)
+        return examples
 
     def _joined(self) -> Joined:
         assert self.fleet is not None

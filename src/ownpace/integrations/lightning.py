@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import types
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,13 +18,14 @@ from ownpace.algorithms import DEFAULT
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.drop_in import Joined, join
-from ownpace.engines.process.run.rendezvous import Environment
+from ownpace.integrations.closures import accept_closures
 from ownpace.integrations.lightning_loop import FleetEpochLoop
+from ownpace.integrations.processes import AsTorchrunSays
 from ownpace.integrations.training_data import TrainingData
 from ownpace.report.summary import Summary
 
 
-class OwnpaceStrategy(DDPStrategy):
+class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
     """Lets each process of a Lightning run train at its own pace."""
 
     def __init__(
@@ -56,39 +56,6 @@ class OwnpaceStrategy(DDPStrategy):
         """The fleet, while it trains."""
         self.summary: Summary | None = None
         """The latest fit in numbers."""
-
-    # Where this process is.
-
-    @property
-    def parallel_devices(self) -> list[torch.device] | None:
-        """One device for each process that torchrun started on this host."""
-        devices: list[torch.device] | None = self._parallel_devices
-        return devices
-
-    @parallel_devices.setter
-    def parallel_devices(self, devices: list[torch.device] | None) -> None:
-        # Lightning's default for CPUs is one; torchrun says how many there are.
-        if devices and len(devices) == 1 and devices[0].type == "cpu":
-            devices = devices * _started().local_world_size
-        self._parallel_devices = devices
-
-    @property
-    def num_nodes(self) -> int:
-        """How many hosts torchrun uses."""
-        return _started().world_size // _started().local_world_size
-
-    @num_nodes.setter
-    def num_nodes(self, num_nodes: int) -> None:
-        """Torchrun knows."""
-
-    def _configure_launcher(self) -> None:
-        wanted, there = self.num_processes * self.num_nodes, _started().world_size
-        if wanted != there:
-            raise InputError(
-                f"the Trainer was given {wanted} devices, and torchrun started {there} processes; "
-                f"start it with torchrun --nproc-per-node {wanted}"
-            )
-        self._launcher = None  # torchrun has started all there are
 
     def setup_distributed(self) -> None:
         """Let all ranks find each other, also for the collectives of Lightning and torchmetrics between two loops."""
@@ -121,7 +88,7 @@ class OwnpaceStrategy(DDPStrategy):
         clip_norm, trainer.gradient_clip_val = trainer.gradient_clip_val, None
         for optimizer in self.optimizers:
             self.fleet.wrap(self.model, optimizer, clip_norm=clip_norm)
-            _accept_closures(optimizer)
+            accept_closures(optimizer)
         self._steps_before = 0
         # In place: the data and the progress that the loop knows already stay its own.
         trainer.fit_loop.epoch_loop.__class__ = FleetEpochLoop
@@ -250,10 +217,6 @@ class OwnpaceStrategy(DDPStrategy):
         return gathered
 
 
-def _started() -> Environment:
-    return Environment.read() or Environment.alone()
-
-
 def _refuse(trainer: Any, layer_sync: object) -> None:
     """Raise for what cannot work where each rank has its own number of batches."""
     if trainer.val_check_interval != 1.0 or trainer.check_val_every_n_epoch is None:
@@ -267,22 +230,3 @@ def _refuse(trainer: Any, layer_sync: object) -> None:
         and str(trainer.gradient_clip_algorithm or "norm").rsplit(".", 1)[-1].lower() != "norm"
     ):
         raise InputError('gradient_clip_algorithm is "value"; a fleet clips the norm of the whole update: use "norm"')
-
-
-def _accept_closures(optimizer: Optimizer) -> None:
-    """Let `optimizer.step(closure)` compute the gradient before it hands it over; Lightning always passes a closure."""
-    hand_over = optimizer.step
-
-    def step(self: Optimizer, closure: Callable[[], Any] | None = None) -> object:
-        if closure is None:
-            return hand_over()
-        with torch.enable_grad():
-            loss = closure()
-        # None: training_step skipped the batch, or (manual optimization) the gradient is there already.
-        if loss is not None or any(p.grad is not None for group in self.param_groups for p in group["params"]):
-            hand_over()
-        return loss
-
-    for name in ("_wrapped_by_lr_sched", "_of_a_fleet"):
-        setattr(step, name, True)
-    optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
