@@ -41,8 +41,8 @@ late = pytest.mark.parametrize(
     [
         ("abs", {}),
         ("abs", {"micro": "equal-time"}),
-        ("pace", {"predict": "own"}),
-        ("pace", {"predict": "share", "micro": "fixed"}),
+        ("pace", {"predict": "own", "max_batch": 0}),
+        ("pace", {"predict": "share", "micro": "fixed", "max_batch": 0}),
     ],
 )
 

@@ -106,7 +106,7 @@ def test_a_rule_follows_the_samples_of_an_update(rule, scale):
 @pytest.mark.parametrize("name", ["abs", "pace"])
 def test_adascale_moves_the_schedule_by_what_was_gained(name):
     """r out of the workers' own gradients, by hand; the first ten estimates are averaged with equal weight."""
-    algorithm, records = spied(name, lr_rule="adascale", micro="fixed")
+    algorithm, records = spied(name, lr_rule="adascale", micro="fixed", max_batch=0)
     fleet = paces(4003, 2005, 1007, 1009, jitter=0.0, network=Network(latency_s=2e-3))
     spec = OptimizerSpec(lr=0.05, schedule=Schedule(shape="linear"))
     task = Quadratic(dimensions=7, num_samples=101, noise=5.0)

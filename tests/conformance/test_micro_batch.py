@@ -21,12 +21,16 @@ def sizes_after(events: list[Event], time: float) -> dict[str, set[int]]:
 @pytest.mark.parametrize("name", ["abs", "pace", "acco"])
 def test_micro_batches_take_equally_long(name):
     fleet = paces(4000, 2000, 1000, 500, jitter=0.0)
-    _, events = simulate(make_algorithm(name, {"micro": "equal-time"}), fleet, batch_size=64, samples=8000, lr=0.01)
+    _, events = simulate(
+        make_algorithm(name, {"micro": "equal-time", "max_batch": 0}), fleet, batch_size=64, samples=8000, lr=0.01
+    )
     expected = {"worker-0": {64}, "worker-1": {32}, "worker-2": {16}, "worker-3": {8}}
     assert sizes_after(events, 0.3) == expected
     seconds = {e.until - e.t for e in events if isinstance(e, Compute) and e.t > 0.3}
     assert max(seconds) == pytest.approx(min(seconds)) == pytest.approx(0.016)
-    _, events = simulate(make_algorithm(name, {"micro": "fixed"}), fleet, batch_size=64, samples=8000, lr=0.01)
+    _, events = simulate(
+        make_algorithm(name, {"micro": "fixed", "max_batch": 0}), fleet, batch_size=64, samples=8000, lr=0.01
+    )
     assert sizes_after(events, 0.3) == {who: {64} for who in expected}
 
 
@@ -36,7 +40,11 @@ def test_micro_batches_follow_a_change_of_pace(name):
     slow = Slowdown(from_s=2, until_s=1000, factor=4)
     fleet = Fleet(machine=(Machine(samples_per_s=4000), Machine(samples_per_s=4000, slowdown=(slow,))))
     _, events = simulate(
-        make_algorithm(name, {"micro": "equal-time"}), fleet, batch_size=64, seconds=8.0, timing_only=True
+        make_algorithm(name, {"micro": "equal-time", "max_batch": 0}),
+        fleet,
+        batch_size=64,
+        seconds=8.0,
+        timing_only=True,
     )
     before = [e for e in events if isinstance(e, Compute) and e.until < 2]
     assert {event.samples for event in before} == {64}

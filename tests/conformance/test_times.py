@@ -27,7 +27,7 @@ def test_the_table_of_times(name, seconds, sum_s, micro_batches, period):
     """τ and C give micro-batches per iteration and its period; with powers of two, to the last bit."""
     setting = Setting(paces=tuple(4 / tau for tau in seconds), batch_size=4, samples=400, lr=0.03).with_ring(sum_s)
     assert setting.ring_seconds == sum_s
-    events, records = watched(setting, name, micro="fixed")
+    events, records = watched(setting, name, micro="fixed", max_batch=0)
     times = [update.t for update in updates(events)[:-1]]  # the last is made as soon as its sum is there
     assert len(times) > 5
     assert {b - a for a, b in itertools.pairwise(times)} == {period}
@@ -42,7 +42,12 @@ def test_a_sum_that_takes_twice_as_long_changes_no_throughput(name):
         setting = Setting(paces=(4000.0, 2000.0, 1000.0, 1000.0)).with_ring(sum_s)
         for each, so_far in rates.items():
             _, events = simulate(
-                make_algorithm(each), setting.fleet, task=TASK, samples=20_000, batch_size=16, timing_only=True
+                make_algorithm(each, {} if each == "sync" else {"max_batch": 0}),
+                setting.fleet,
+                task=TASK,
+                samples=20_000,
+                batch_size=16,
+                timing_only=True,
             )
             made = updates(events)[10:-2]
             so_far.append((made[-1].total_samples - made[0].total_samples) / (made[-1].t - made[0].t))
@@ -55,9 +60,14 @@ def test_a_sum_that_takes_twice_as_long_changes_no_throughput(name):
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", ["abs", "pace"])
 def test_nothing_but_the_last_sum_is_missing_to_the_limit(name, preset):
-    """Nobody ever waits, so only what is under way at the end is not counted."""
+    """Without a bound on updates, nobody ever waits: only what is under way at the end is not counted."""
     _, events = simulate(
-        make_algorithm(name), PRESETS[preset][1], seconds=48.0, batch_size=64, timing_only=True, detail=False
+        make_algorithm(name, {"max_batch": 0}),
+        PRESETS[preset][1],
+        seconds=48.0,
+        batch_size=64,
+        timing_only=True,
+        detail=False,
     )
     summary = summarize(events)
     assert 0.98 <= summary.share_of_limit <= 1.02

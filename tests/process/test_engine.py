@@ -130,6 +130,7 @@ def test_the_books_of_a_run(name):
     assert len(updates) - sums.updates <= late
     assert sums.staleness_mean == pytest.approx(sum(event.staleness for event in counted) / len(counted))
     assert sums.staleness_max == max(event.staleness for event in counted)
+    assert sums.largest_update == max(event.samples for event in counted)
     for worker in run.groups["workers"]:
         spans = sorted((event.t, event.until) for event in computed if event.who == worker)
         assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))

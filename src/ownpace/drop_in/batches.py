@@ -15,17 +15,25 @@ class Batches:
     """What `fleet.batches` returns: each iteration over it is a loop of the whole fleet, begun by its first `next`."""
 
     def __init__(
-        self, loops: Loops, dataset: Any, batch_size: int, epochs: int, sampling: Sampling, loader: dict[str, Any]
+        self,
+        loops: Loops,
+        dataset: Any,
+        batch_size: int,
+        epochs: int,
+        updates: int | None,
+        sampling: Sampling,
+        loader: dict[str, Any],
     ) -> None:
         self._loops = loops
         self.dataset = dataset
         self._batch_size = batch_size
         self._epochs = epochs
+        self._updates = updates
         self._sampling = sampling
         self._loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        source = self._loops.begin(self._batch_size, len(self.dataset), self._epochs, self._sampling)
+        source = self._loops.begin(self._batch_size, len(self.dataset), self._epochs, self._sampling, self._updates)
         finished = False
         try:
             for batch in DataLoader(self.dataset, batch_sampler=source, **self._loader):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
@@ -9,6 +10,7 @@ from typing import Any, TypeVar, get_args
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ownpace.algorithms import DEFAULT, make_algorithm
 from ownpace.core.contract import events
@@ -17,7 +19,10 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.drop_in.batches import Batches
+from ownpace.drop_in.closing import last_line, warn_of_large_updates
 from ownpace.drop_in.loops import Loops, Wrapped
+from ownpace.drop_in.progress import FleetProgress
+from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.user_parameters import flatten
 from ownpace.engines.process.run.joining import FleetOptions, LoopRun
@@ -26,6 +31,7 @@ from ownpace.report.summary import Summary, SummaryBuilder
 
 Model = TypeVar("Model", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 T = TypeVar("T")
 
 
@@ -40,6 +46,7 @@ def join(
     on_event: events.Emit | None = None,
     on_progress: OnProgress | None = None,
     timeout_s: float | None = None,
+    quiet: bool = False,
 ) -> Joined:
     """Join the other processes that torchrun started; alone, be a fleet of one.
 
@@ -53,6 +60,7 @@ def join(
         on_event: Gets every event, on rank 0 (`core.contract.events`).
         on_progress: Called now and then on rank 0 with samples, paces and busy shares.
         timeout_s: How long to wait for the others at the start (None: what OWNPACE_TIMEOUT_S says, or two minutes).
+        quiet: Do not say at the end, on rank 0 and standard error, how many samples and updates there were.
     """
     if isinstance(algorithm, str):
         algorithm = make_algorithm(algorithm, parameters)
@@ -61,17 +69,22 @@ def join(
     hosts = [0] * servers if isinstance(servers, int) else list(servers)
     timeout_s = default_timeout_s() if timeout_s is None else timeout_s
     positive(servers=len(hosts), timeout_s=timeout_s)
-    return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s))
+    return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s), quiet=quiet)
 
 
 class Joined:
     """This process as a worker of the fleet. Use it as a context manager."""
 
-    def __init__(self, options: FleetOptions) -> None:
+    def __init__(self, options: FleetOptions, *, quiet: bool = False) -> None:
+        self._algorithm = options.algorithm
+        self._quiet = quiet
         started = Environment.read()
         self._environment = started or Environment.alone()
         self._run = LoopRun(options, self._environment, alone=started is None)
         self._wrapped: Wrapped | None = None
+        self._progress = FleetProgress(self.num_workers)
+        self._run.on_progress = self._progress.take
+        self._schedules: list[FollowedSchedule] = []
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
 
@@ -85,26 +98,58 @@ class Joined:
         """How many workers there are."""
         return self._environment.world_size
 
+    @property
+    def updates(self) -> int:
+        """Updates that the fleet has made, over all loops: the same number on all ranks after the same update.
+
+        Where servers make the updates, it is what this rank has last heard; so are `samples` and `epoch`.
+        """
+        return self._progress.updates
+
+    @property
+    def samples(self) -> int:
+        """Samples of all these updates."""
+        return self._progress.samples
+
+    @property
+    def epoch(self) -> int:
+        """How many passes over the data are complete, over all loops."""
+        return self._progress.epoch
+
     def __enter__(self) -> Joined:
         self._run.meet()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        for schedule in self._schedules:
+            schedule.release()
         builder = SummaryBuilder()
         lines = self._run.close(error)
         for line in lines:
             builder.take(events.from_line(line))
         if lines:
             self.summary = builder.summary()
+            if self.rank == 0 and self.summary.updates:
+                if not self._quiet:
+                    print(last_line(self.summary, self._algorithm, self.num_workers), file=sys.stderr)
+                batch_size = max(self._progress.largest_batch, self._run.loop.largest_step)
+                warn_of_large_updates(self.summary, self._algorithm, batch_size, self.num_workers)
 
     def wrap(
-        self, model: Model, optimizer: AnyOptimizer, *, clip_norm: float | None = None, overlap: bool = False
+        self,
+        model: Model,
+        optimizer: AnyOptimizer,
+        *,
+        scheduler: LRScheduler | None = None,
+        clip_norm: float | None = None,
+        overlap: bool = False,
     ) -> tuple[Model, AnyOptimizer]:
         """Make a model and its optimizer those of the fleet; they are the same objects.
 
         Args:
             model: Any module. Its parameters become views of one flat vector, and begin as those of rank 0.
             optimizer: Any torch optimizer over all trainable parameters of the model.
+            scheduler: As for `fleet.schedule`: a learning-rate scheduler that is to follow the fleet.
             clip_norm: Clip the norm of the *summed* gradient to this, before each step.
             overlap: Send each layer's gradient while the backward pass is still at the others, where the algorithm
                 allows it. Faster; but then each batch needs its own `optimizer.step()`, and nothing may change the
@@ -119,10 +164,38 @@ class Joined:
         self._wrapped = Wrapped(model, flatten(model, optimizer, clip_norm), overlap)
         # After `flatten`, which has kept the real step.
         replace_step(optimizer, self._stepped)
+        if scheduler is not None:
+            self.schedule(scheduler)
         return model, optimizer
 
+    def schedule(self, scheduler: Scheduler, *, every: Every = "update") -> Scheduler:
+        """Let a learning-rate scheduler follow the fleet; returns the same object.
+
+        Its position is the number of samples that the fleet has learnt from, over batch size times workers: that of an
+        ordinary loop over the same data. It is advanced on every rank right after each update, so it ends with the
+        data, however fast each rank is. The script's own `scheduler.step()` does nothing within the `with`, and may
+        stay.
+
+        Args:
+            scheduler: Any of torch's, or made of them, except ReduceLROnPlateau.
+            every: `update`: it was made for so many updates; `epoch`: for so many passes over the data.
+        """
+        check_schedule(scheduler, every)
+        progress = self._progress
+        followed = FollowedSchedule(scheduler, lambda: progress.steps if every == "update" else progress.epoch)
+        progress.follow(followed.go_on)
+        self._schedules.append(followed)
+        return scheduler
+
     def batches(
-        self, dataset: Any, batch_size: int, *, epochs: int = 1, sampling: Sampling = "queue", **loader: Any
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        epochs: int = 1,
+        updates: int | None = None,
+        sampling: Sampling = "queue",
+        **loader: Any,
     ) -> Batches:
         """Batches of a map-style dataset, as many samples in each as the algorithm asks for.
 
@@ -133,6 +206,8 @@ class Joined:
             dataset: Anything with `__len__` and `__getitem__`, the same on every worker.
             batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
             epochs: How often to go through the data.
+            updates: End after so many updates of the fleet, on all ranks after the same one. Where a sum is always
+                under way, it is still applied: one update more. Where servers make updates, so are gradients under way.
             sampling: `queue`: every sample exactly once per epoch, at any pace; `iid`: with replacement; `shards`: each
                 worker its own equal part.
             **loader: For torch's DataLoader: num_workers, collate_fn, pin_memory …
@@ -141,8 +216,10 @@ class Joined:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before it")
         if sampling not in get_args(Sampling):
             raise unknown("sampling", sampling, get_args(Sampling))
-        positive(batch_size=batch_size, epochs=epochs)
-        return Batches(Loops(self._run, self._wrapped), dataset, batch_size, epochs, sampling, loader)
+        positive(batch_size=batch_size, epochs=epochs, updates=updates)
+        return Batches(
+            Loops(self._run, self._wrapped, self._progress), dataset, batch_size, epochs, updates, sampling, loader
+        )
 
     def evaluate(self, function: Callable[[nn.Module], T]) -> T:
         """Call `function(model)` with the global parameters as they are now, in evaluation mode, without gradients.

@@ -22,10 +22,14 @@ class UpdateTotals:
     t: float = 0.0
     """When the latest update was made; once closed, when the budget was spent."""
     closed: bool = False
+    largest: int = 0
+    """Samples of the largest update."""
 
     def add(self, t: float, version: int, samples: int, staleness: int) -> None:
         """One more update; `samples` are those of all updates so far."""
         if not self.closed:
+            if samples - self.samples > self.largest:
+                self.largest = samples - self.samples
             self.updates, self.samples, self.t = version, samples, t
             self.staleness_sum += staleness
             if staleness > self.staleness_max:
@@ -101,6 +105,7 @@ def sums_of(
         limit_samples_per_s=limit_samples_per_s,
         workers=workers,
         replicas_identical=replicas_identical,
+        largest_update=totals.largest,
     )
 
 

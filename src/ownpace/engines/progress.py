@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ownpace.core.contract.values import Gradient, Parameters
 
 
@@ -12,11 +14,13 @@ class Progress:
     tell it. Servers hear nothing: they count their own updates.
     """
 
-    __slots__ = ("ahead", "budget", "counts_alone", "samples", "stop", "version", "versions")
+    __slots__ = ("ahead", "budget", "counts_alone", "last_version", "samples", "stop", "version", "versions")
 
     def __init__(self, budget: float, num_shards: int = 1, *, counts_alone: bool = False) -> None:
         self.budget = budget
         """Samples after which training is over."""
+        self.last_version: float = math.inf
+        """Updates after which training is over."""
         self.counts_alone = counts_alone
         """Whether this node counts its own updates alone, whatever others say."""
         self.samples = 0
@@ -33,7 +37,7 @@ class Progress:
     @property
     def training(self) -> bool:
         """Whether the run goes on."""
-        return self.samples < self.budget and not self.stop
+        return self.samples < self.budget and self.version < self.last_version and not self.stop
 
     @property
     def scheduled(self) -> float:

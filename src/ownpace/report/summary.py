@@ -18,6 +18,15 @@ class Staleness:
 
 
 @dataclass(frozen=True)
+class UpdateSamples:
+    """Samples of an update."""
+
+    mean: float
+    max: int | None
+    """None: it was not recorded."""
+
+
+@dataclass(frozen=True)
 class Summary:
     """The first things to know about a run."""
 
@@ -44,6 +53,7 @@ class Summary:
     time_to_target: float | None
     """Engine seconds until an evaluation first reached the target; None if none did."""
     staleness: Staleness
+    update_samples: UpdateSamples
     busy: dict[str, float]
     """Of each worker, the share of its time spent on computing."""
     replicas_identical: bool | None = None
@@ -106,6 +116,7 @@ class SummaryBuilder:
             target=run.target,
             time_to_target=self._time_to(run.target),
             staleness=Staleness(sums.staleness_mean, sums.staleness_max),
+            update_samples=UpdateSamples(sums.samples / max(1, sums.updates), sums.largest_update),
             busy={name: tally.compute_s / (sums.seconds or 1.0) for name, tally in sums.workers.items()},
             replicas_identical=sums.replicas_identical,
             code=end.code,

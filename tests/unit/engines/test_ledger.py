@@ -32,6 +32,7 @@ def test_totals_are_those_of_the_updates(made: list[tuple[float, int, int]]) -> 
     assert totals.t == pytest.approx(sum(seconds for seconds, _, _ in made))
     assert totals.staleness_sum == sum(staleness for _, _, staleness in made)
     assert totals.staleness_max == max((staleness for _, _, staleness in made), default=0)
+    assert totals.largest == max((count for _, count, _ in made), default=0)
 
 
 @given(made_updates, made_updates.filter(bool))
@@ -110,6 +111,7 @@ def test_the_last_record_has_the_sums(
     assert (sums.updates, sums.samples, sums.seconds) == (len(made), totals.samples, seconds)
     assert sums.staleness_mean * len(made) == pytest.approx(totals.staleness_sum)
     assert (sums.staleness_max, sums.limit_samples_per_s) == (totals.staleness_max, 1000.0)
+    assert sums.largest_update == totals.largest
     assert (sums.workers, sums.replicas_identical) == (workers, replicas_identical)
 
 

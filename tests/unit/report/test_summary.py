@@ -17,7 +17,7 @@ def a_run(*scores: tuple[float, float | None], target: float | None = None, seco
     return [
         Run("sync", "virtual", "digits", "mlp", 3, 8, 8, 10, 40, 100, target, {"workers": list(workers)}),
         *(Evaluation(t, 10, 1, 1.0 - t / 10, accuracy) for t, accuracy in scores),
-        End(seconds, "finished", Sums(seconds, 100, 10, 0.5, 3, 200.0, workers)),
+        End(seconds, "finished", Sums(seconds, 100, 10, 0.5, 3, 200.0, workers, None, 16)),
     ]
 
 
@@ -27,6 +27,7 @@ def test_rates_and_shares_are_those_of_the_sums():
     assert (summary.samples, summary.updates, summary.seconds) == (100, 10, 2.0)
     assert (summary.samples_per_s, summary.share_of_limit) == (50.0, 0.25)
     assert (summary.staleness.mean, summary.staleness.max) == (0.5, 3)
+    assert (summary.update_samples.mean, summary.update_samples.max) == (10.0, 16)
     assert summary.busy == {"worker-0": 1.0, "worker-1": 0.25}
 
 

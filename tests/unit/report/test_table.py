@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ownpace.report.summary import Staleness, Summary
+from ownpace.report.summary import Staleness, Summary, UpdateSamples
 from ownpace.report.table import comparison_table
 
 PLAIN = Summary(
@@ -26,6 +26,7 @@ PLAIN = Summary(
     target=None,
     time_to_target=None,
     staleness=Staleness(0.0, 0),
+    update_samples=UpdateSamples(200.0, 240),
     busy={"worker-0": 1.0, "worker-1": 0.25},
 )
 

@@ -151,6 +151,8 @@ class Sums:
     workers: Mapping[str, Tally]
     replicas_identical: bool | None = None
     """Whether all workers ended with the same bits, where the algorithm promises that; None where it does not."""
+    largest_update: int | None = None
+    """The most samples that one update had; None in files from before that was recorded."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.core.learning.schedule import Schedule
 from ownpace.core.settings import not_negative, positive
 
@@ -99,16 +100,23 @@ class FlatOptimizer:
             self._whole = True
             self._parameters = [nn.Parameter(torch.empty_like(like))]
             self._optimizer = build(self._parameters)
-        self.rates = [group["lr"] for group in self._optimizer.param_groups]
-        """The learning rate of each group, which `lr_factor` multiplies."""
-        group = self._optimizer.param_groups[0]
-        self._plain_sgd = (
-            self._whole
-            and type(self._optimizer) is torch.optim.SGD
-            and not (group["nesterov"] or group["dampening"] or group["maximize"])
-        )
+        self.settings = GroupSettings([self._optimizer])
+        """The numbers of its groups, which someone else may schedule."""
         self._initial = self._take_state()
         self._let_go()
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    @property
+    def _is_plain_sgd(self) -> bool:
+        if not self._whole or type(self._optimizer) is not torch.optim.SGD:
+            return False
+        # Looked at for every step: all of these are settings, which may change.
+        group = self._optimizer.param_groups[0]
+        return not (group["nesterov"] or group["dampening"] or group["maximize"])
 
     def initial_state(self) -> State:
         """The state before the first step."""
@@ -136,7 +144,7 @@ class FlatOptimizer:
             donate: `state` may be overwritten, because it is not needed any more.
             in_place: And so may `values`.
         """
-        if self._plain_sgd:
+        if self._is_plain_sgd:
             return self._sgd(values, state, total, samples, lr_factor, donate, in_place)
         values = values if in_place else values.clone()
         views = zip(self._parameters, self._views(values), self._views(total / samples), strict=True)
@@ -148,9 +156,8 @@ class FlatOptimizer:
         for parameter, entry in zip(self._parameters, state, strict=True):
             if entry:
                 self._optimizer.state[parameter] = entry
-        for group, lr in zip(self._optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = lr * lr_factor
-        self._optimizer.step()
+        with self.settings.applied((), lr_factor):
+            self._optimizer.step()
         # Recorded CUDA graphs see by a tensor's version whether they must copy it again.
         torch.autograd.graph.increment_version(values)  # `.data` does not count its changes
         self._let_go()
@@ -168,8 +175,8 @@ class FlatOptimizer:
     ) -> tuple[Tensor, State]:
         """SGD, which everything is compared with, written out: the same numbers for half the memory traffic."""
         group = self._optimizer.param_groups[0]
-        lr, momentum, decay = self.rates[0] * lr_factor, group["momentum"], group["weight_decay"]
-        buffer = state[0].get("momentum_buffer")
+        lr, momentum, decay = group["lr"] * lr_factor, group["momentum"], group["weight_decay"]
+        buffer = state[0].get("momentum_buffer") if momentum else None
         if not isinstance(buffer, Tensor):  # before the first step there is none
             buffer = total / samples
         else:
@@ -180,7 +187,10 @@ class FlatOptimizer:
             # Into the buffer, as in torch: momentum carries the decay along.
             buffer.add_(values, alpha=decay)
         values = values.add_(buffer, alpha=-lr) if in_place else torch.add(values, buffer, alpha=-lr)
-        return values, [{"momentum_buffer": buffer}] if momentum else [{}]
+        if momentum:
+            return values, [{"momentum_buffer": buffer}]
+        # A schedule may have set momentum to 0 for now: torch then leaves the buffer as it is.
+        return values, state if donate else clone(state)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         if self._whole:

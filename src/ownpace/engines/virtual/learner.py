@@ -46,7 +46,7 @@ class VirtualLearner:
     @property
     def lr(self) -> float:
         simulation = self.simulation
-        rate = simulation.optimizer(self.address.shard).rates[0] if simulation.real else simulation.job.optimizer.lr
+        rate = simulation.optimizer(self.address.shard).lr if simulation.real else simulation.job.optimizer.lr
         return rate * self._lr_factor(1.0)
 
     def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:

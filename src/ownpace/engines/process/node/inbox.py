@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract import events
-from ownpace.core.contract.errors import PeerLost
+from ownpace.core.contract.errors import PeerLost, ReplicasDiffer
 from ownpace.core.contract.values import Address, Body, Gradient, Message, Parameters
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.talk.control import Control, GiveUp, Release, Stop
@@ -42,8 +42,8 @@ class Listener(Protocol):
     restarts: bool
     """Whether a message of a newer generation ends what the node does."""
 
-    def hear_rates_of_message(self, rates: Sequence[float]) -> None:
-        """A sender's learning rates came along."""
+    def hear_settings_of_message(self, settings: Sequence[float]) -> None:
+        """A sender's optimizer settings came along."""
 
     def hear_control(self, sender: str, control: Control) -> bool:
         """Take a control message; returns whether it was one for this node."""
@@ -138,6 +138,8 @@ class Inbox:
                 self.told_to_stop = True
             case Release():
                 self.released = True
+            case GiveUp(ReplicasDiffer.code, message):
+                raise ReplicasDiffer(message)  # no rank is to blame, and none only suffers from it
             case GiveUp(message=message):
                 raise PeerLost(f"the run has failed: {message}")
             case _:
@@ -159,8 +161,8 @@ class Inbox:
             context.reporter.event(
                 events.Transfer(min(packet.sent_s, now), now, "send", [name, context.address.name], nbytes)
             )
-        if packet.rates:
-            self._listener.hear_rates_of_message(packet.rates)
+        if packet.settings:
+            self._listener.hear_settings_of_message(packet.settings)
         body = _on(packet.body, context.like.device)
         message = Message(context.roster.by_name[name], body, packet.samples, packet.stop, packet.notes)
         for received in self._receiving:

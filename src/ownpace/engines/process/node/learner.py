@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from ownpace.engines.ledger import EvaluationMarks
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox
 from ownpace.engines.process.node.parameters import HeldParameters
+from ownpace.engines.process.node.replica_watch import ReplicaWatch
 from ownpace.engines.process.talk.control import Snapshot, WorkerBuffers
 from ownpace.engines.progress import Progress
 
@@ -33,10 +35,16 @@ class LearnerState:
         self._progress = progress
         self._inbox = inbox
         self._buffers = buffers
+        self._watch = ReplicaWatch(context)
         self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
         self._away_from: Tensor | None = None
-        self.agreed_rates: Sequence[float] = ()
-        """The learning rates that the members of the latest sum agreed on: those of the first."""
+        self._local_samples = 0
+        self.on_progress: Callable[[int], None] = _ignore
+        """Called after every update or local step, and after parameters came from a server, with the samples of this
+        worker's local steps since the last update."""
+        self._agreed: Sequence[float] = ()
+        self._mine: Sequence[float] = ()
+        self._has_warned = False
 
     @property
     def parameters(self) -> Parameters:
@@ -56,18 +64,37 @@ class LearnerState:
     def _lr_factor(self, scale: float) -> float:
         return self._context.terms.lr_factor(self._progress.scheduled) * scale
 
+    def hear_settings(self, agreed: Sequence[float], mine: Sequence[float]) -> None:
+        """Take in the optimizer settings that the members of the latest sum agreed on: those of the first.
+
+        `mine`: this worker's own when it contributed, if they should be the same.
+        """
+        self._agreed, self._mine = agreed, mine
+
     def step(self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int) -> None:
         """Make an update."""
         if gradient.samples:
             # Closed before the update is counted: a budget of time that is spent by now does not include it.
             self._maybe_close_totals()
             self._away_from = None
-            self.held.step(gradient, self._lr_factor(lr_scale), memory, self.agreed_rates)
+            if self._mine and self._mine != self._agreed and not self._has_warned:
+                self._warn_of_difference()
+            self.held.step(gradient, self._lr_factor(lr_scale), memory, self._agreed)
             self._made_update(gradient, advance)
+
+    def _warn_of_difference(self) -> None:
+        found = self.held.difference(self._mine, self._agreed)
+        if found:
+            self._has_warned = True
+            warnings.warn(
+                f"the optimizer settings of the ranks differ: {found}, and all step with those of rank 0; a scheduler "
+                "that is stepped once a batch follows each rank's own count: give it to fleet.schedule(...)",
+                stacklevel=2,
+            )
 
     def peek(self, gradient: Gradient, lr_scale: float) -> Parameters:
         """What an update would make of the parameters."""
-        values = self.held.peek(gradient, self._lr_factor(lr_scale), self._rates_for(gradient))
+        values = self.held.peek(gradient, self._lr_factor(lr_scale), self._settings_for(gradient))
         return Parameters(values, self._progress.version, self._context.address.shard)
 
     def local_step(self, gradient: Gradient, lr_scale: float) -> None:
@@ -75,11 +102,14 @@ class LearnerState:
         if gradient.samples:
             if self._away_from is None:
                 self._away_from = self.held.snapshot()  # what an evaluation or a checkpoint in mid-round sees
-            self.held.step(gradient, self._lr_factor(lr_scale), rates=self._rates_for(gradient))
+            self.held.step(gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient))
+            # Of a sum of several workers, this one's part.
+            self._local_samples += gradient.samples // max(1, len(gradient.contributions))
+            self.on_progress(self._local_samples)
 
-    def _rates_for(self, gradient: Gradient) -> Sequence[float]:
+    def _settings_for(self, gradient: Gradient) -> Sequence[float]:
         """Those agreed on for a sum, so that its members stay together; for this worker's own gradient, its own."""
-        return self.agreed_rates if gradient.contributions else ()
+        return self._agreed if gradient.contributions else ()
 
     def commit(self, values: Tensor, work: Gradient) -> None:
         """Make an update whose result is known."""
@@ -94,6 +124,7 @@ class LearnerState:
         self._away_from = None
         self.held.place(parameters.values, parameters.shard)
         self._progress.placed(parameters)
+        self.on_progress(0)
         if self._marks.passed(self._progress.samples):
             self.show(final=False)
 
@@ -108,7 +139,15 @@ class LearnerState:
             reporter.event(events.Update(now, name, version, gradient.samples, progress.samples, staleness))
         if self._marks.passed(progress.samples):
             self.show(final=False)
+        # Before the coroutine goes on: the next sum carries the settings that the schedule has arrived at by then.
+        self._local_samples = 0
+        self.on_progress(0)
+        self._watch.made_update(progress.version, self.held.values)
         reporter.maybe_report(now)
+
+    def last_checksums(self) -> list[int]:
+        """Of each layer as it is at the end, where replicas are to be equal."""
+        return self._watch.last(self.held.values)
 
     def _maybe_close_totals(self) -> None:
         """Close the totals if the run's time is up: what follows is only the end of what was in flight."""
@@ -126,3 +165,7 @@ class LearnerState:
             shard = context.address.shard.index
             snapshot = Snapshot(context.clock.now(), progress.samples, progress.version, shard, final)
             context.reporter.say(snapshot, self.held.snapshot())
+
+
+def _ignore(local_samples: int) -> None:
+    pass

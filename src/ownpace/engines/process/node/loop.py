@@ -121,7 +121,10 @@ class UserLoop:
         self._coroutine: Coroutine[object, None, None] | None = None
         self._handed_out = 0
         self._begun_s = 0.0
+        self._last_version = math.inf
         self._point = ModelPoint(user.values)
+        self.largest_step = 0
+        """The most samples that the user's loop has taken for one `optimizer.step()`."""
         self.is_running = False
         """Whether the user's loop runs."""
         self.has_failed = False
@@ -132,19 +135,31 @@ class UserLoop:
         """Whether the algorithm waits for a gradient."""
         return self._coroutine is not None
 
+    @property
+    def has_made_its_updates(self) -> bool:
+        """Whether as many updates have been made, as far as is known here, as the loop was to make."""
+        return self._worker.progress.version >= self._last_version
+
     def wanted_samples(self) -> int:
         """How many samples the algorithm wants next; roughly, while it has them computed already."""
         return self._worker.micro_batch if self._source.asked is None else self._source.asked.samples
 
-    def begin(self, algorithm: Algorithm, generation: int, batch_size: int, samples: int) -> None:
-        """Let the algorithm learn from this many samples."""
+    def begin(
+        self, algorithm: Algorithm, generation: int, batch_size: int, samples: float, updates: float = math.inf
+    ) -> None:
+        """Let the algorithm learn from this many samples, in at most about this many updates."""
         worker = self._worker
         self._user.check_place()
         # Before the coroutine starts: its first message must carry the new generation's number.
         worker.begin(generation)
         worker.batch_size = worker.micro_batch = batch_size
-        # With servers, a worker may not know how many there were when the loop before was left.
-        worker.progress.budget = math.inf if len(worker.servers) else worker.progress.samples + samples
+        progress = worker.progress
+        self._last_version = progress.version + updates
+        # With servers the coroutine goes on when the budget is spent, with batches of nothing, as it does when the data
+        # has ended: a server may wait for a message from a worker that would have left.
+        alone = not len(worker.servers)
+        progress.budget = progress.samples + samples if alone else math.inf
+        progress.last_version = self._last_version if alone else math.inf
         self._coroutine = algorithm.worker(worker)
         self._go_on()
 
@@ -181,6 +196,7 @@ class UserLoop:
         if not self._user.has_gradient:
             raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
         self._handed_out = 0
+        self.largest_step = max(self.largest_step, samples)
         seconds = self._stopwatch.stop(samples)
         asked = self._source.asked
         assert asked is not None
@@ -325,5 +341,6 @@ def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:
     for _ in worker.servers:
         pulled, values = worker.inbox.wait_for(Pulled)
         assert isinstance(values, Tensor)
+        worker.progress.hear(pulled.samples, stop=False)
         shard = worker.context.roster.shards[pulled.shard]
         yield Parameters(values.to(worker.context.like.device), pulled.version, shard)

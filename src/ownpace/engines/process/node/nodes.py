@@ -40,7 +40,7 @@ class ProcessNode:
         num_shards = 1 if is_server else len(roster.shards)
         self.progress = Progress(context.terms.budget, num_shards, counts_alone=is_server)
         self.inbox = Inbox(context, self.progress, self)
-        self.sums = NodeSums(context, self.progress, self.inbox, self.rates, self.hear_rates)
+        self.sums = NodeSums(context, self.progress, self.inbox, self.settings, self.hear_settings)
 
     @property
     def training(self) -> bool:
@@ -54,7 +54,7 @@ class ProcessNode:
             self.progress.samples,
             self.inbox.wants_stop(),
             self.context.clock.now(),
-            tuple(self.rates()),
+            tuple(self.settings()),
             self.inbox.generation,
         )
         self.context.mailbox.send(to.name, packet)
@@ -79,15 +79,15 @@ class ProcessNode:
     def finish_asked(self) -> None:
         """Compute what was asked for and not awaited yet, because what is asked for next may depend on it."""
 
-    def rates(self) -> Sequence[float]:
-        """The learning rates that other nodes must know."""
+    def settings(self) -> Sequence[float]:
+        """The optimizer settings that other nodes must know."""
         return ()
 
-    def hear_rates(self, rates: Sequence[float]) -> None:
-        """Take in the learning rates that the members of a sum agreed on."""
+    def hear_settings(self, agreed: Sequence[float], mine: Sequence[float]) -> None:
+        """Take in the optimizer settings that the members of a sum agreed on."""
 
-    def hear_rates_of_message(self, rates: Sequence[float]) -> None:
-        """Take in the learning rates of a message's sender."""
+    def hear_settings_of_message(self, settings: Sequence[float]) -> None:
+        """Take in the optimizer settings of a message's sender."""
 
     def hear_control(self, sender: str, control: Control) -> bool:
         return False
@@ -119,13 +119,13 @@ class ProcessServer(ProcessNode):
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
         return self.learner.peek(gradient, lr_scale)
 
-    def hear_rates_of_message(self, rates: Sequence[float]) -> None:
-        self.learner.held.set_rates(rates)
+    def hear_settings_of_message(self, settings: Sequence[float]) -> None:
+        self.learner.held.set_settings(settings)
 
     def hear_control(self, sender: str, control: Control) -> bool:
         if not isinstance(control, Pull):
             return False
-        answer = Pulled(self.address.shard.index, self.progress.version)
+        answer = Pulled(self.address.shard.index, self.progress.version, self.progress.samples)
         self.context.mailbox.send(sender, Packet(self.learner.held.snapshot(), control=answer))
         return True
 
@@ -224,11 +224,11 @@ class ProcessWorker(ProcessNode):
     def finish_asked(self) -> None:
         self.source.finish_asked()
 
-    def rates(self) -> Sequence[float]:
-        return self.learner.held.rates()
+    def settings(self) -> Sequence[float]:
+        return self.learner.held.settings()
 
-    def hear_rates(self, rates: Sequence[float]) -> None:
-        self.learner.agreed_rates = rates
+    def hear_settings(self, agreed: Sequence[float], mine: Sequence[float]) -> None:
+        self.learner.hear_settings(agreed, mine)
 
     def _buffers(self) -> Tensor | None:
         return self.source.buffers()

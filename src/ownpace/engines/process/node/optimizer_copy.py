@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layer
+from ownpace.core.learning.group_settings import as_numbers, count_numbers
 from ownpace.core.learning.optimizer import Build
 
 
@@ -29,7 +31,7 @@ class OptimizerCopy:
         for number, group in enumerate(optimizer.param_groups):
             options = {key: value for key, value in group.items() if key != "params"}
             # A learning rate may be a tensor (capturable optimizers); numbers can be compared and sent.
-            groups.append({key: float(value) if isinstance(value, Tensor) else value for key, value in options.items()})
+            groups.append({key: as_numbers(value) for key, value in options.items()})
             places.update({id(parameter): number for parameter in group["params"]})
         return cls(type(optimizer), groups, [places[id(parameter)] for parameter in parameters])
 
@@ -44,9 +46,11 @@ class OptimizerCopy:
         return self._over(range(len(self.group_of_layer)))(parameters)
 
     def for_shard(self, layers: Sequence[Layer], shard: Shard) -> tuple[Build, list[int]]:
-        """Makes the optimizer over the layers of a shard; and which of the groups those belong to."""
+        """Makes the optimizer over the layers of a shard; and which of all groups' settings are those of its groups."""
         mine = [i for i, layer in enumerate(layers) if shard.start <= layer.start < shard.stop]
-        return self._over(mine), sorted({self.group_of_layer[i] for i in mine})
+        stops = list(accumulate(count_numbers(self.groups), initial=0))
+        groups = sorted({self.group_of_layer[i] for i in mine})
+        return self._over(mine), [place for group in groups for place in range(stops[group], stops[group + 1])]
 
     def _over(self, layers: Sequence[int]) -> Build:
         def build(parameters: Iterable[nn.Parameter]) -> Optimizer:

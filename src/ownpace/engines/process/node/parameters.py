@@ -20,17 +20,17 @@ class HeldParameters(Protocol):
     def snapshot(self) -> Tensor:
         """As they are now, never to change again."""
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, rates: Sequence[float] = ()) -> None:
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
         """Take one optimizer step, with one of several optimizer states.
 
         Args:
             gradient: What to step with.
             lr_factor: Multiplies the learning rates.
             memory: Which optimizer state to use.
-            rates: The learning rates that all replicas have agreed on, if they have to.
+            settings: The numbers of the optimizer's groups that all replicas have agreed on, if they have to.
         """
 
-    def peek(self, gradient: Gradient, lr_factor: float, rates: Sequence[float] = ()) -> Tensor:
+    def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
         """What a step would make of them."""
 
     def place(self, values: Tensor, shard: Shard) -> None:
@@ -43,20 +43,26 @@ class HeldParameters(Protocol):
     def lr(self) -> float:
         """The learning rate, without the schedule's factor (of the first group, where there are several)."""
 
-    def rates(self) -> Sequence[float]:
-        """The learning rates, if other nodes must know them."""
+    def settings(self) -> Sequence[float]:
+        """The numbers of the optimizer's groups, if other nodes must know them."""
 
-    def set_rates(self, rates: Sequence[float]) -> None:
-        """Use these learning rates from now on."""
+    def difference(self, mine: Sequence[float], of_first: Sequence[float]) -> str:
+        """How two such settings differ, in words; empty if they do not."""
+
+    def set_settings(self, settings: Sequence[float]) -> None:
+        """Use these from now on."""
 
 
 class FlatParameters:
-    """A flat vector and a `FlatOptimizer`. A step works in place, unless a snapshot was handed out."""
+    """A flat vector and a `FlatOptimizer`. A step works in place, unless a snapshot was handed out.
 
-    def __init__(self, values: Tensor, optimizer: FlatOptimizer, groups: Sequence[int] | None = None) -> None:
+    `places`: on a server of a shard, which of a worker's settings are those of the optimizer here.
+    """
+
+    def __init__(self, values: Tensor, optimizer: FlatOptimizer, places: Sequence[int] | None = None) -> None:
         self.values = values
         self._optimizer = optimizer
-        self._groups = groups
+        self._places = places
         self._states: dict[int, State] = {}
         self._handed_out = False
 
@@ -70,7 +76,7 @@ class FlatParameters:
             self._states[memory] = self._optimizer.initial_state()
         return self._states[memory]
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, rates: Sequence[float] = ()) -> None:
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
         self.values, self._states[memory] = self._optimizer.step(
             self.values,
             self._state(memory),
@@ -82,7 +88,7 @@ class FlatParameters:
         )
         self._handed_out = False
 
-    def peek(self, gradient: Gradient, lr_factor: float, rates: Sequence[float] = ()) -> Tensor:
+    def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
         total, samples = gradient.total, gradient.samples
         if not samples:
             return self.snapshot()
@@ -102,10 +108,14 @@ class FlatParameters:
 
     @property
     def lr(self) -> float:
-        return float(self._optimizer.rates[0])
+        return self._optimizer.lr
 
-    def rates(self) -> Sequence[float]:
+    def settings(self) -> Sequence[float]:
         return ()
 
-    def set_rates(self, rates: Sequence[float]) -> None:
-        self._optimizer.rates = list(rates) if self._groups is None else [rates[group] for group in self._groups]
+    def difference(self, mine: Sequence[float], of_first: Sequence[float]) -> str:
+        return ""
+
+    def set_settings(self, settings: Sequence[float]) -> None:
+        mine = settings if self._places is None else [settings[place] for place in self._places]
+        self._optimizer.settings.assign(mine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -14,7 +15,11 @@ from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S, Inbox
 from ownpace.engines.process.talk.channels import Work, finish
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
+from ownpace.engines.process.talk.header import Said
 from ownpace.engines.progress import Progress
+
+HearSettings = Callable[[Sequence[float], Sequence[float]], None]
+"""Takes the optimizer settings that the members of a sum agreed on, and this member's own when it contributed."""
 
 
 class NodeSums:
@@ -25,14 +30,14 @@ class NodeSums:
         context: NodeContext,
         progress: Progress,
         inbox: Inbox,
-        rates: Callable[[], Sequence[float]],
-        hear_rates: Callable[[Sequence[float]], None],
+        settings: Callable[[], Sequence[float]],
+        hear_settings: HearSettings,
     ) -> None:
         self.context = context
         self.progress = progress
-        self.hear_rates = hear_rates
+        self.hear_settings = hear_settings
         self._inbox = inbox
-        self._rates = rates
+        self._settings = settings
         self._groups: dict[str, GroupCollectives] = {}
 
     def of(self, group: Group) -> GroupCollectives:
@@ -47,7 +52,7 @@ class NodeSums:
                 context.layout,
                 context.like,
                 len(context.roster.shards),
-                len(self._rates()),
+                len(self._settings()),
                 context.wiring,
             )
         return collectives
@@ -74,19 +79,23 @@ class NodeSums:
             return ProcessSum(
                 self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop
             )
-        header = collectives.header(gradient, stop, now, self._rates())
+        mine = self._settings()
+        header = collectives.header(gradient, stop, now, mine if collectives.channels.member == 0 else ())
         # Buckets that left during the backward pass are not sent again.
         launched = 0 if sender is None else sender.launched
         works = [] if sender is None else list(sender.works)
         works += collectives.all_reduce(header, buffer, launched)
         summed = collectives.summed_header(header, buffer)
         values = collectives.values(buffer)
-        return ProcessSum(self, "all-reduce", collectives, works, summed, values, now, gradient.notes, False)
+        return ProcessSum(
+            self, "all-reduce", collectives, works, summed, values, now, gradient.notes, False, settings=mine
+        )
 
     def reduce(self, body: Gradient | Tensor | None, root: int, group: Group) -> ProcessSum:
         """Start the sum, for one member only."""
         collectives = self.of(group)
-        begun = self._start("reduce", collectives, body, None, lambda values: collectives.channels.reduce(values, root))
+        launch = partial(collectives.channels.reduce, root=root)
+        begun = self._start("reduce", collectives, body, None, launch)
         begun.only_for = root
         return begun
 
@@ -94,7 +103,7 @@ class NodeSums:
         """Start sending one member's body to all."""
         collectives = self.of(group)
         return self._start(
-            "broadcast", collectives, body, None, lambda values: collectives.channels.broadcast(values, root)
+            "broadcast", collectives, body, None, partial(collectives.channels.broadcast, root=root), root
         )
 
     def _start(
@@ -104,13 +113,15 @@ class NodeSums:
         body: Gradient | Tensor | None,
         values: Tensor | None,
         launch: Callable[[Tensor], list[Work]],
+        spokesman: int = 0,
     ) -> ProcessSum:
-        """Start a collective whose header travels on its own."""
+        """Start a collective whose header travels on its own. Of a broadcast, only the root's does."""
         now = self.context.clock.now()
         # A root passes on what it knows from sums it awaited, so that groups that broadcast the same sum end together.
         stop = self.progress.stop if what == "broadcast" else self._inbox.wants_stop()
         gradient = body if isinstance(body, Gradient) else None
-        header = collectives.header(gradient, stop, now, self._rates())
+        settings = self._settings() if collectives.channels.member == spokesman else ()
+        header = collectives.header(gradient, stop, now, settings)
         if values is None:
             if isinstance(body, Tensor):
                 values = body.detach().clone()
@@ -156,6 +167,8 @@ class ProcessSum:
     _is_tensor: bool
     _result: Gradient | Tensor | None = None
     _stop: bool = False
+    settings: Sequence[float] = ()
+    """This member's own, when it contributed."""
     only_for: int | None = None
     """The one member that gets the result of a reduce."""
 
@@ -168,12 +181,21 @@ class ProcessSum:
             self._result = self._finish()
         # On every await, not on the first only: nodes that have awaited the same sums must agree on whether to go on.
         if self._collectives.alone:
-            self._sums.hear_rates(())  # nobody to agree with: this node's own count
+            self._sums.hear_settings((), ())  # nobody to agree with: this node's own count
         if self._stop:
             self._sums.progress.hear(0, True)
         return self._result
         # Never reached: it makes this a generator, which is what `await` needs.
         yield
+
+    def _is_of_all(self, said: Said) -> bool:
+        """Whether all workers take part, and both the first and this one still have data.
+
+        A loop whose data has ended steps its scheduler no more: a difference that is no mistake.
+        """
+        channels, parts = self._collectives.channels, said.contributions
+        is_of_all = channels.size == len(self._sums.context.roster.workers)
+        return is_of_all and parts[0].samples > 0 and parts[channels.member].samples > 0
 
     def _finish(self) -> Gradient | Tensor | None:
         context, collectives = self._sums.context, self._collectives
@@ -194,7 +216,7 @@ class ProcessSum:
         self._stop = said.stop
         if self._is_tensor:
             return self._values
-        if said.rates:
-            self._sums.hear_rates(said.rates)
+        if said.settings:
+            self._sums.hear_settings(said.settings, self.settings if self._is_of_all(said) else ())
         contributions = () if self.what == "broadcast" else said.contributions
         return Gradient(self._values, said.samples, said.versions, said.loss, said.seconds, said.notes, contributions)

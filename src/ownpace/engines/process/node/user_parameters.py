@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.flat import Layout
-from ownpace.engines.process.node.group_settings import GroupSettings
+from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.engines.process.node.no_trace import no_trace
 
 
@@ -71,7 +71,7 @@ class UserParameters:
     def snapshot(self) -> Tensor:
         return self.values.clone()
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, rates: Sequence[float] = ()) -> None:
+    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
         assert memory == 0, "a user's optimizer has one state"
         # Into the same memory at every step: the gradients that the optimizer sees are views of it.
         mean = self._mean = torch.div(gradient.total, gradient.samples, out=self._mean)
@@ -80,21 +80,21 @@ class UserParameters:
         for parameter, view in zip(self.parameters, self.layout.views(mean), strict=True):
             parameter.grad = view
         try:
-            with self._settings.applied(rates, lr_factor):
+            with self._settings.applied(settings, lr_factor):
                 self._inner_step()
         finally:
             # The user's own again, as after a step in a plain loop.
             for parameter, gradient_ in zip(self.parameters, own, strict=True):
                 parameter.grad = gradient_
 
-    def set_rates(self, rates: Sequence[float]) -> None:
-        raise AssertionError("only a server is told which rates to use")
+    def set_settings(self, settings: Sequence[float]) -> None:
+        raise AssertionError("only a server is told which settings to use")
 
-    def peek(self, gradient: Gradient, lr_factor: float, rates: Sequence[float] = ()) -> Tensor:
+    def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
         if not gradient.samples:
             return self.snapshot()
         with no_trace([self.optimizer], self.values):
-            self.step(gradient, lr_factor, rates=rates)
+            self.step(gradient, lr_factor, settings=settings)
             return self.snapshot()
 
     def place(self, values: Tensor, shard: Shard) -> None:
@@ -107,8 +107,11 @@ class UserParameters:
     def lr(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def rates(self) -> Sequence[float]:
+    def settings(self) -> Sequence[float]:
         return self._settings.read()
+
+    def difference(self, mine: Sequence[float], of_first: Sequence[float]) -> str:
+        return self._settings.difference(mine, of_first)
 
 
 def flatten(model: nn.Module, optimizer: Optimizer, clip_norm: float | None) -> UserParameters:

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from torch import Tensor
 
-from ownpace.core.contract.errors import InputError, NodeFailed, OwnpaceError, SharedMemoryError, WireError
+from ownpace.core.contract.errors import (
+    InputError,
+    NodeFailed,
+    OwnpaceError,
+    ReplicasDiffer,
+    SharedMemoryError,
+    WireError,
+)
 from ownpace.engines.ledger import Ledger
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.journal import HubConfig, Journal
 from ownpace.engines.process.run.roll import differences, do_not_fit
 from ownpace.engines.process.talk.control import (
+    Checksums,
     ClockAnswer,
     ClockRequest,
     Control,
@@ -119,8 +128,11 @@ class Hub:
                 if all(each.is_prepared for each in self.journal.nodes.values()):
                     self._zero_s = time.monotonic() + _HEAD_START_S
                     self._tell(Start(self._zero_s))
-            case Ended(digest):
-                node.has_ended, node.digest = True, digest
+            case Checksums(version, values):
+                self._compare_replicas(partial(self.journal.replicas.take, name, version, values))
+            case Ended(checksums):
+                node.has_ended = True
+                self._compare_replicas(partial(self.journal.replicas.take_last, name, checksums))
                 if all(self.journal.nodes[worker.name].has_ended for worker in self._roster.workers):
                     # Not before: some worker may still need its servers.
                     helpers = (*self._roster.servers, *self._roster.communicators)
@@ -146,6 +158,12 @@ class Hub:
         self._refused = True
         self._tell(Refuse(str(error)))
         self.complaints.add(error)
+
+    def _compare_replicas(self, take: Callable[[], None]) -> None:
+        try:
+            take()
+        except ReplicasDiffer as error:
+            self.complaints.add(error)
 
     def _take_scores(self, *, final: bool) -> None:
         if self.evaluator is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.torchrun import helpers_here
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.progress import Progress
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -75,6 +77,9 @@ class LoopRun:
         self._opened: _Open | None = None
         self._generation = 0
         self.is_over = False
+        self.on_progress: Callable[[Progress, int], None] = _ignore
+        """Called after every update that this process makes or hears of, and after its local steps, with the samples
+        of those since the last update."""
 
     def meet(self) -> None:
         """Meet the other ranks."""
@@ -113,6 +118,7 @@ class LoopRun:
         """
         with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
             session, connection, worker = self._enter(stack, model, user, batch_size)
+            worker.learner.on_progress = lambda local: self.on_progress(worker.progress, local)
             loop = UserLoop(worker, user, overlap=overlap)
             stack.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
             seed, clip_norm = self._options.seed, user.clip_norm
@@ -186,12 +192,17 @@ class LoopRun:
             groups=terms.roster().names(),
         )
         emit = self._options.on_event or _ignore
-        return HubConfig(header, algorithm.replicas_identical, emit, self._options.on_progress)
+        layers = [layer.name for layer in terms.layers]
+        return HubConfig(header, layers, emit, self._options.on_progress)
 
-    def begin_loop(self, batch_size: int, samples: int) -> int:
-        """Begin a loop over this many samples: a generation of the run. Returns its number."""
+    def begin_loop(self, batch_size: int, samples: float, updates: float = math.inf) -> int:
+        """Begin a loop over this many samples: a generation of the run. Returns its number.
+
+        It also ends after this many updates: on all ranks after the same one; where servers make them, a worker's
+        gradient that is under way by then is still applied.
+        """
         self._generation += 1
-        self.loop.begin(self._options.algorithm, self._generation, batch_size, samples)
+        self.loop.begin(self._options.algorithm, self._generation, batch_size, samples, updates)
         return self._generation
 
     def source(self, number: int, size: int, epochs: int, sampling: Sampling) -> BatchSource:
@@ -202,15 +213,23 @@ class LoopRun:
         take = self._opened.counters.taking(number)
         return BatchSource(self.loop.wanted_samples, take, member, size, epochs, sampling, seeds)
 
-    def end_loop(self, *, stop: bool) -> None:
-        """Bring a loop to its end on all workers; `stop`: it was left before its data had ended."""
+    def end_loop(self, *, stop: bool) -> bool:
+        """Bring a loop to its end on all workers; `stop`: it was left before its data had ended.
+
+        Returns:
+            Whether it ended with its data, on all workers.
+        """
         if self.is_over or self.loop.has_failed:
-            return
+            return False
+        count_left = shared_counter(self._store, f"left/{self._generation}")
         if stop:
+            count_left(1)  # before the others can hear of it: they look when their part has ended
             self.loop.tell_to_stop()
         self.loop.finish(shared_counter(self._store, f"ended/{self._generation}"))
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
+        self.on_progress(self._opened.worker.progress, 0)
+        return not (self.loop.has_made_its_updates or count_left(0))
 
     @property
     def rank(self) -> int:
@@ -321,5 +340,5 @@ def shared_counter(store: Store, name: str) -> Callable[[int], int]:
     return lambda number: int(store.add(name, number)) - number
 
 
-def _ignore(event: events.Event) -> None:
+def _ignore(*what: object) -> None:
     pass

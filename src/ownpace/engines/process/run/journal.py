@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ownpace.core.contract import events
@@ -11,6 +11,7 @@ from ownpace.core.contract.errors import OwnpaceError
 from ownpace.engines.job import OnProgress, ProgressReport
 from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
 from ownpace.engines.process.run.evaluator import Evaluator
+from ownpace.engines.process.run.replicas import Replicas
 from ownpace.engines.process.talk.control import Report, WorkDone
 from ownpace.engines.roster import Roster
 
@@ -22,8 +23,8 @@ class HubConfig:
     """What the hub must know of the run."""
 
     header: events.Run
-    replicas_identical: bool
-    """Whether the algorithm promises equal replicas."""
+    layers: Sequence[str]
+    """Of the model, by name."""
     emit: events.Emit
     on_progress: OnProgress | None = None
     limit_samples_per_s: Callable[[float], float] | None = None
@@ -44,7 +45,6 @@ class NodeRecord:
     fingerprint: dict[str, str] | None = None
     is_prepared: bool = False
     has_ended: bool = False
-    digest: str = ""
 
 
 class Journal:
@@ -54,6 +54,7 @@ class Journal:
         self.nodes = {node.name: NodeRecord() for node in roster.nodes}
         self.summary_lines: list[str] = []
         """The first, the evaluating and the last record: what every rank is told at the end."""
+        self.replicas = Replicas([worker.name for worker in roster.workers], config.layers)
         self._roster = roster
         self._config = config
         self._last_version = 0
@@ -113,13 +114,6 @@ class Journal:
             )
         )
 
-    def replicas_identical(self) -> bool | None:
-        """Whether all workers ended with the same bits, where that was promised and all have ended."""
-        digests = [self.nodes[worker.name].digest for worker in self._roster.workers]
-        if not self._config.replicas_identical or not all(digests):
-            return None
-        return len(set(digests)) == 1
-
     def end(self, ledger: Ledger, now: float, error: OwnpaceError | None, *, is_done: bool) -> None:
         """Write the last record."""
         totals = self.totals
@@ -129,7 +123,7 @@ class Journal:
         limit = self._config.limit_samples_per_s
         limit_samples_per_s = sum(work.pace for work in workers.values()) if limit is None else limit(seconds)
         tallies = {name: _tally(work, seconds) for name, work in workers.items()}
-        ledger.end(now, error, sums_of(totals, seconds, limit_samples_per_s, tallies, self.replicas_identical()))
+        ledger.end(now, error, sums_of(totals, seconds, limit_samples_per_s, tallies, self.replicas.are_identical))
 
 
 def _tally(work: WorkDone, seconds: float) -> events.Tally:

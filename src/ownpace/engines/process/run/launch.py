@@ -65,7 +65,7 @@ def hub_config(
     every, after = job.evaluations_every, job.evaluate == "after"
     return HubConfig(
         header=job.header("process", learning.layout.size, learning.initial.nbytes, terms.roster().names()),
-        replicas_identical=job.algorithm.replicas_identical,
+        layers=[layer.name for layer in terms.layers],
         emit=emit,
         on_progress=on_progress,
         limit_samples_per_s=job.fleet.limit_samples_per_s if job.fleet.paced else None,

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection as PipeEnd
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import OwnpaceError
@@ -116,11 +114,11 @@ def _server(context: NodeContext) -> ProcessServer:
     """A server, with the parameters that rank 0 sends."""
     terms, shard = context.terms, context.address.shard
     build: Build = terms.optimizer.build
-    groups: list[int] | None = None
+    places: list[int] | None = None
     if isinstance(terms.optimizer, OptimizerCopy):
-        build, groups = terms.optimizer.for_shard(terms.layers, shard)
+        build, places = terms.optimizer.for_shard(terms.layers, shard)
     values = torch.zeros(shard.stop - shard.start, dtype=terms.dtype)
-    node = ProcessServer(context, FlatParameters(values, FlatOptimizer(context.layout, shard, values, build), groups))
+    node = ProcessServer(context, FlatParameters(values, FlatOptimizer(context.layout, shard, values, build), places))
     # The first message of all is rank 0's parameters: workers push only after the start, which waits for this node.
     first = node.inbox.receive()
     while not first.done:
@@ -231,25 +229,19 @@ def share_parameters(worker: ProcessWorker) -> None:
 
 def end_worker(worker: ProcessWorker) -> list[str]:
     """Tell the hub how this worker ended, and wait until all nodes have."""
-    # The last gradient may still be asked for and not computed; the digest must be of what is shown.
+    # The last gradient may still be asked for and not computed; the checksums must be of what is shown.
     worker.finish_asked()
     worker.learner.show(final=True)
-    return end(worker, digest(worker.learner.held.values))
+    return end(worker, worker.learner.last_checksums())
 
 
-def end(node: ProcessNode, digest: str = "") -> list[str]:
+def end(node: ProcessNode, checksums: Sequence[int] = ()) -> list[str]:
     """Say that this node has ended, and wait until all have; returns the records that sum up the run, as lines."""
     # The last report before the word that this node has ended: with the last node's, the hub sums up.
     node.context.reporter.report()
-    node.context.reporter.say(Ended(digest))
+    node.context.reporter.say(Ended(list(checksums)))
     goodbye, _ = node.inbox.wait_for(Goodbye)
     return goodbye.events
-
-
-def digest(values: Tensor) -> str:
-    """A hash of parameters: equal only if all their bits are."""
-    whole = values.detach().cpu().contiguous().view(torch.uint8).numpy()
-    return hashlib.blake2b(whole.data, digest_size=16).hexdigest()
 
 
 def worker_device(job: Job, local_rank: int) -> torch.device:

@@ -188,10 +188,6 @@ class Session:
         """How the run ended, as far as the hub knows."""
         assert self._keeper is not None
         hub, error = self._keeper.hub, self._error
-        if error is None and hub.journal.replicas_identical() is False:
-            error = ReplicasDiffer(
-                "the workers' parameters differ at the end, though the algorithm promises equal replicas"
-            )
         model = {} if hub.evaluator is None else hub.evaluator.model()
         return Outcome("finished" if error is None else str(error), error, model)
 
@@ -251,7 +247,8 @@ class HubKeeper:
         log.info("the run ends: %s", self.error or "finished")
         # The last record before the last message: a node that hears Goodbye may read the files.
         hub.finish(self.error)
-        if hub.is_done:
+        # Not even if all have ended: that replicas differ is for every rank to raise.
+        if hub.is_done and not isinstance(self.error, ReplicasDiffer):
             hub.say_goodbye()
         elif self.error is not None:
             # Nodes first: this process's own may be waiting for one that only ends when it is told.

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,14 +49,16 @@ class GroupCollectives:
 
     @classmethod
     def connect(
-        cls, name: str, member: int, size: int, layout: Layout, like: Tensor, num_shards: int, num_rates: int,
+        cls, name: str, member: int, size: int, layout: Layout, like: Tensor, num_shards: int, num_settings: int,
         wiring: Wiring,
     ) -> GroupCollectives:  # fmt: skip
         """Meet the other members."""
         buckets = divide(layout, like.element_size())
         # Their number follows from the model alone, so it is the same on all members: one channel more would hang.
         channels = Channels(name, member, size, wiring, min(_CHANNELS, len(buckets)))
-        return cls(channels, layout, like, buckets, SumHeader(member, size, num_shards, num_rates))
+        double = like.dtype == torch.float64
+        header = SumHeader(member, size, num_shards, num_settings, double=double)
+        return cls(channels, layout, like, buckets, header)
 
     @property
     def alone(self) -> bool:
@@ -82,11 +83,9 @@ class GroupCollectives:
         """The part of a buffer that holds the gradient."""
         return buffer[self._header.size :]
 
-    def header(self, gradient: Gradient | None, stop: bool, came_s: float, rates: Sequence[float]) -> Tensor:
+    def header(self, gradient: Gradient | None, stop: bool, came_s: float, settings: Sequence[float]) -> Tensor:
         """What this member says along with its tensor, in its own places; zero everywhere else."""
-        numbers = self._header.write(gradient, stop, came_s, rates)
-        dtype = np.float64 if self._like.dtype == torch.float64 else np.float32
-        header = torch.from_numpy(np.array(numbers, dtype=dtype))  # a quarter of the time that torch.tensor takes
+        header = torch.from_numpy(self._header.write(gradient, stop, came_s, settings))
         if self._like.device.type != "cpu":
             # Not waited for: the sum is queued behind this copy on the same stream.
             header = header.to(self._like.device, non_blocking=True)
@@ -96,7 +95,7 @@ class GroupCollectives:
 
     def read(self, header: Tensor, noted: Notes) -> Said:
         """What all members said."""
-        return self._header.read(header.tolist(), noted)
+        return self._header.read(header.numpy(), noted)
 
     def all_reduce(self, header: Tensor, buffer: Tensor, launched: int = 0) -> list[Work]:
         """Start the sum of every bucket that is not under way yet. `buffer` will hold the sums, header included."""

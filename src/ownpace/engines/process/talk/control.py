@@ -14,7 +14,8 @@ One run, from the first word to the last. Several of a kind are marked with *, w
       │◄── (Stop) ──────────────│─────────────── (Stop) ────►│        Ctrl-C, or the target is reached
       │── (Pull) ──────────────────────────────────────────►│        a user's loop wants what the servers hold
       │◄─ (Pulled) ─────────────────────────────────────────│
-      │── Ended(digest) ───────►│                            │        all my updates are made
+      │── (Checksums)* ────────►│                            │        are replicas still equal?
+      │── Ended(checksums) ────►│                            │        all my updates are made
       │                         │────── Release ────────────►│        every worker has ended: so may you
       │                         │◄───────────────── Ended ───│
       │◄── Goodbye(events) ─────│────── Goodbye ────────────►│        this is how the run ended
@@ -149,14 +150,24 @@ class Pulled:
 
     shard: int
     version: int
+    samples: int
+    """Of all updates so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """Of the layers of a worker's parameters after this many updates, to compare replicas by."""
+
+    version: int
+    values: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """This node has done all there was to do."""
 
-    digest: str = ""
-    """Of a worker's parameters, to compare replicas by."""
+    checksums: list[int] = field(default_factory=list)
+    """Of the layers of a worker's parameters, where replicas are to be equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +248,7 @@ Control = (
     | Stop
     | Pull
     | Pulled
+    | Checksums
     | Ended
     | Release
     | Goodbye

@@ -1,7 +1,8 @@
 """What a sum carries next to its tensor: each member writes into places of its own, and all of it is summed along.
 
     0                stop: how many members want the run to end
-    1 …              one entry for each member: see `Entry`
+    1 …              one entry for each member: see `Entry`; the versions of its shards follow
+    then             settings: a mark, then the numbers of the optimizer's groups, exact; only one member writes them
     then             notes, by the alphabet of their names
     then             zeros, up to a multiple of 16
 
@@ -16,16 +17,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from ownpace.core.contract.values import NO_NOTES, Contribution, Gradient, Notes
 
+Numbers = npt.NDArray[np.float32 | np.float64]
 _NOTES = 32
 # 64 bytes in float32: the gradient behind the header stays aligned.
 _ALIGN = 16
-_LOSS = 2
+_PIECES = 4
+"""A number in float64 travels as this many integers of 16 bits, which even float32 holds exactly."""
 
 
 class Entry(NamedTuple):
-    """One member's places, but for the versions of its shards and its learning rates, which follow."""
+    """One member's places. Another is one line here, and one in `of`."""
 
     present: float = 0.0
     """1 if it contributed a gradient."""
@@ -37,8 +43,21 @@ class Entry(NamedTuple):
     names: float = 0.0
     """A checksum of the names of its notes: all members must note the same things."""
 
+    @classmethod
+    def of(cls, gradient: Gradient, came_s: float) -> Entry:
+        """Of a member that contributes this. As floats, even in float32: counts and versions are exact up to 2²⁴."""
+        return cls(
+            present=1.0,
+            samples=gradient.samples,
+            # On a GPU it is not known here: see `loss_at`.
+            loss=gradient.loss if isinstance(gradient.loss, float | int) else 0.0,
+            seconds=gradient.seconds,
+            came_s=came_s,
+            names=checksum(gradient.notes),
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """What the members of a sum said, all together."""
 
@@ -50,74 +69,116 @@ class Said:
     versions: tuple[int, ...]
     notes: Notes
     contributions: tuple[Contribution, ...]
-    rates: tuple[float, ...]
-    """Of the first member."""
+    settings: tuple[float, ...]
+    """Of the member that wrote them; none, if no member did."""
 
 
 class SumHeader:
     """The places of one group's headers, as one member writes and reads them."""
 
-    def __init__(self, member: int, num_members: int, num_shards: int, num_rates: int) -> None:
+    def __init__(
+        self, member: int, num_members: int, num_shards: int, num_settings: int, *, double: bool = False
+    ) -> None:
         self._num_members = num_members
         self._num_shards = num_shards
-        self._width = len(Entry._fields) + num_shards + num_rates
+        self._width = len(Entry._fields) + num_shards
         self._start = 1 + member * self._width
-        self._first_note = 1 + num_members * self._width
+        first_setting = 1 + num_members * self._width
+        self._settings = SettingsSection(first_setting, num_settings)
+        self._first_note = first_setting + self._settings.size
         self._most_notes = _NOTES + 2 * num_members
         self.size = -(-(self._first_note + self._most_notes) // _ALIGN) * _ALIGN
         """Of a header, in numbers."""
-        self.loss_at = self._start + _LOSS
+        self.loss_at = self._start + Entry._fields.index("loss")
         """Where this member's loss is: a GPU writes it there, without anything waiting for it."""
+        self._empty: Numbers = np.zeros(self.size, np.float64) if double else np.zeros(self.size, np.float32)
 
-    def write(self, gradient: Gradient | None, stop: bool, came_s: float, rates: Sequence[float]) -> list[float]:
-        """This member's header; without a gradient, it only says that it came and whether it wants to stop."""
-        numbers = [0.0] * self.size
-        numbers[0] = float(stop)
-        entry = Entry(came_s=came_s)
-        if gradient is not None:
-            notes = gradient.notes
-            if len(notes) > self._most_notes:
-                raise ValueError(f"{len(notes)} notes; at most {self._most_notes} can travel with a gradient")
-            loss = gradient.loss if isinstance(gradient.loss, float | int) else 0.0
-            # As floats, even in float32: counts and versions are exact up to 2²⁴.
-            entry = Entry(1.0, gradient.samples, loss, gradient.seconds, came_s, checksum(notes))
-            after = self._start + len(entry)
-            numbers[after : after + self._num_shards + len(rates)] = [*gradient.versions, *rates]
-            numbers[self._first_note : self._first_note + len(notes)] = [notes[name] for name in sorted(notes)]
-        numbers[self._start : self._start + len(entry)] = entry
-        return numbers
+    def write(self, gradient: Gradient | None, stop: bool, came_s: float, settings: Sequence[float]) -> Numbers:
+        """This member's header; without a gradient, it only says that it came and whether it wants to stop.
 
-    def read(self, numbers: Sequence[float], noted: Notes) -> Said:
+        `settings`: of the optimizer's groups, if this member is the one that writes them.
+        """
+        written = self._empty.copy()
+        written[0] = stop
+        if gradient is None:
+            written[self._start : self._start + len(Entry._fields)] = Entry(came_s=came_s)
+        else:
+            entry = (*Entry.of(gradient, came_s), *gradient.versions)
+            written[self._start : self._start + len(entry)] = entry
+            if gradient.notes:
+                self._write_notes(written, gradient.notes)
+        if settings:
+            self._settings.write(written, settings)
+        return written
+
+    def _write_notes(self, written: Numbers, notes: Notes) -> None:
+        if len(notes) > self._most_notes:
+            raise ValueError(f"{len(notes)} notes; at most {self._most_notes} can travel with a gradient")
+        written[self._first_note : self._first_note + len(notes)] = [notes[name] for name in sorted(notes)]
+
+    def read(self, summed: Numbers, noted: Notes) -> Said:
         """What all members said. `noted` is what this member noted itself: it has the names of what was summed."""
-        entries = [self._entry(numbers, member) for member in range(self._num_members)]
-        present = [(entry, versions) for entry, versions, _ in entries if entry.present]
-        versions = zip(*(versions for _, versions in present), strict=True)
+        stop, *places = summed[: 1 + self._num_members * self._width].tolist()
+        fixed = len(Entry._fields)
+        starts = range(0, len(places), self._width)
+        entries = [Entry._make(places[start : start + fixed]) for start in starts]
+        all_versions = [places[start + fixed : start + self._width] for start in starts]
+        present = [entry for entry in entries if entry.present]
+        versions = [each for each, entry in zip(all_versions, entries, strict=True) if entry.present]
+        # Lists, not generators: this is done for every sum, and a few microseconds add up.
         return Said(
-            stop=numbers[0] > 0,
-            last_came_s=max(entry.came_s for entry, _, _ in entries),
-            samples=round(sum(entry.samples for entry, _ in present)),
-            loss=math.fsum(entry.loss for entry, _ in present),
-            seconds=math.fsum(entry.seconds for entry, _ in present),
-            versions=tuple(round(min(column)) for column in versions) or (0,) * self._num_shards,
-            notes=self._notes(numbers, [entry for entry, _ in present], noted),
-            contributions=tuple(Contribution(round(entry.samples), entry.seconds) for entry, _, _ in entries),
-            rates=tuple(entries[0][2]),
+            stop=stop > 0,
+            last_came_s=max([entry.came_s for entry in entries]),
+            samples=round(sum([entry.samples for entry in present])),
+            loss=math.fsum([entry.loss for entry in present]),
+            seconds=math.fsum([entry.seconds for entry in present]),
+            versions=tuple([round(min(column)) for column in zip(*versions, strict=True)]) or (0,) * self._num_shards,
+            notes=self._notes(summed, present, noted),
+            contributions=tuple([Contribution(round(entry.samples), entry.seconds) for entry in entries]),
+            settings=self._settings.read(summed),
         )
 
-    def _entry(self, numbers: Sequence[float], member: int) -> tuple[Entry, Sequence[float], Sequence[float]]:
-        """A member's entry, its versions, its rates."""
-        start = 1 + member * self._width
-        places = numbers[start : start + self._width]
-        fixed = len(Entry._fields)
-        return Entry(*places[:fixed]), places[fixed : fixed + self._num_shards], places[fixed + self._num_shards :]
-
-    def _notes(self, numbers: Sequence[float], present: Sequence[Entry], noted: Notes) -> Notes:
+    def _notes(self, summed: Numbers, present: Sequence[Entry], noted: Notes) -> Notes:
         sums = {entry.names for entry in present}
         if sums <= {0.0}:
             return NO_NOTES
         if sums != {checksum(noted)}:
             raise ValueError("the members of a sum noted different things; all must use the same names")
-        return {name: numbers[self._first_note + place] for place, name in enumerate(sorted(noted))}
+        values = summed[self._first_note : self._first_note + len(noted)].tolist()
+        return dict(zip(sorted(noted), values, strict=True))
+
+
+class SettingsSection:
+    """The part of a header that holds the settings of the optimizer's groups, bit for bit.
+
+    They rarely change, so what was written or read last is kept.
+    """
+
+    def __init__(self, start: int, num_settings: int) -> None:
+        self.size = 1 + _PIECES * num_settings if num_settings else 0
+        """In numbers of the header."""
+        self._part = slice(start, start + self.size)
+        self._given: Sequence[float] = ()
+        self._written: Numbers = np.zeros(0)
+        self._came = b""
+        self._read: tuple[float, ...] = ()
+
+    def write(self, header: Numbers, settings: Sequence[float]) -> None:
+        """Put settings in their places."""
+        # The same object has the same numbers: `GroupSettings.read` returns tuples.
+        if settings is not self._given:
+            pieces = np.array(settings, "<f8").view("<u2")
+            self._given, self._written = settings, np.concatenate(([1.0], pieces)).astype(header.dtype)
+        header[self._part] = self._written
+
+    def read(self, summed: Numbers) -> tuple[float, ...]:
+        """What is there; nothing, if no member has written any."""
+        part = summed[self._part]
+        came = part.tobytes()
+        if came != self._came:
+            self._came = came
+            self._read = tuple(part[1:].astype("<u2").view("<f8").tolist()) if part[0] else ()
+        return self._read
 
 
 def checksum(notes: Notes) -> float:

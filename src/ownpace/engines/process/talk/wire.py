@@ -1,7 +1,7 @@
 """How messages look on the wire: a small fixed header, a few numbers, raw tensor bytes. Nothing is ever unpickled.
 
     frame 0    header: what it is, what its sender knows of the run, how much follows
-    frame 1    numbers: versions, learning rates and notes, then the names of the notes; or JSON, in messages about
+    frame 1    numbers: versions, optimizer settings and notes, then the names of the notes; or JSON, in messages about
                the run itself
     frame 2…   the tensor's bytes, in pieces of at most a mebibyte
 
@@ -56,8 +56,8 @@ class Packet:
     stop: bool = False
     sent_s: float = 0.0
     """When it was sent, in the run's time."""
-    rates: tuple[float, ...] = ()
-    """The learning rates that the sender's optimizer has now, if it has one of its own."""
+    settings: tuple[float, ...] = ()
+    """The numbers of the groups of the sender's optimizer as they are now, if it has one of its own."""
     generation: int = 0
     """In which generation of the run it was sent."""
     control: Control | None = None
@@ -90,18 +90,18 @@ class _Header(NamedTuple):
     seconds: float
     sent_s: float
     num_versions: int
-    num_rates: int
+    num_settings: int
     num_notes: int
     num_gradient_notes: int
     name_bytes: int
 
     @property
     def num_numbers(self) -> int:
-        return self.num_versions + self.num_rates + self.num_notes + self.num_gradient_notes
+        return self.num_versions + self.num_settings + self.num_notes + self.num_gradient_notes
 
     @property
     def counts(self) -> tuple[int, ...]:
-        return self.num_versions, self.num_rates, self.num_notes, self.num_gradient_notes, self.name_bytes
+        return self.num_versions, self.num_settings, self.num_notes, self.num_gradient_notes, self.name_bytes
 
 
 def pack(packet: Packet) -> list[bytes | memoryview]:
@@ -119,7 +119,7 @@ def pack(packet: Packet) -> list[bytes | memoryview]:
         kind, values = _TENSOR, body
     if packet.control is None:
         names = _BETWEEN_NAMES.join((*packet.notes, *gradient_notes)).encode()
-        floats = (*packet.rates, *packet.notes.values(), *gradient_notes.values())
+        floats = (*packet.settings, *packet.notes.values(), *gradient_notes.values())
         numbers = struct.pack(f"<{len(versions)}q{len(floats)}d", *versions, *floats) + names
     else:
         kind, names = _CONTROL, b""
@@ -127,7 +127,7 @@ def pack(packet: Packet) -> list[bytes | memoryview]:
     dtype, num_values = (0, -1) if values is None else (_DTYPES.index(values.dtype), values.numel())
     header = _HEADER.pack(
         _MAGIC, kind, dtype, packet.stop, shard, packet.generation, packet.samples, number, num_values, loss, seconds,
-        packet.sent_s, len(versions), len(packet.rates), len(packet.notes), len(gradient_notes), len(names),
+        packet.sent_s, len(versions), len(packet.settings), len(packet.notes), len(gradient_notes), len(names),
     )  # fmt: skip
     return [header, numbers, *([] if values is None else _pieces(values))]
 
@@ -143,7 +143,7 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
     packet = Packet(None, NO_NOTES, header.known_samples, bool(header.stop), header.sent_s, (), header.generation)
     if header.kind == _CONTROL:
         return replace(packet, body=values, control=_read_control(frames[1]))
-    versions, packet.rates, packet.notes, gradient_notes = _read_numbers(header, frames[1])
+    versions, packet.settings, packet.notes, gradient_notes = _read_numbers(header, frames[1])
     if header.kind == _GRADIENT:
         sizes = {limits.most_values, *(shard.stop - shard.start for shard in limits.shards)}
         if values is None or header.num_values not in sizes or not versions:
@@ -190,16 +190,16 @@ def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
 
 
 def _read_numbers(header: _Header, frame: Frame) -> tuple[tuple[int, ...], tuple[float, ...], Notes, Notes]:
-    """Versions, rates, the message's notes, the gradient's notes."""
+    """Versions, settings, the message's notes, the gradient's notes."""
     came = len(frame.buffer)
     if came != 8 * header.num_numbers + header.name_bytes:
         raise WireError(f"a message announces {header.counts} numbers, but brings {came} bytes of them")
     num_floats = header.num_numbers - header.num_versions
     numbers = struct.unpack_from(f"<{header.num_versions}q{num_floats}d", frame.buffer)
     versions, floats = numbers[: header.num_versions], numbers[header.num_versions :]
-    rates, noted = floats[: header.num_rates], floats[header.num_rates :]
+    settings, noted = floats[: header.num_settings], floats[header.num_settings :]
     if not noted:
-        return versions, rates, NO_NOTES, NO_NOTES
+        return versions, settings, NO_NOTES, NO_NOTES
     try:
         names = bytes(frame.buffer[8 * header.num_numbers :]).decode().split(_BETWEEN_NAMES)
     except UnicodeDecodeError:
@@ -207,7 +207,7 @@ def _read_numbers(header: _Header, frame: Frame) -> tuple[tuple[int, ...], tuple
     if len(names) != len(noted):
         raise WireError(f"a message brings {len(noted)} notes, but {len(names)} names for them")
     named = list(zip(names, noted, strict=True))
-    return versions, rates, dict(named[: header.num_notes]), dict(named[header.num_notes :])
+    return versions, settings, dict(named[: header.num_notes]), dict(named[header.num_notes :])
 
 
 def _read_control(frame: Frame) -> Control:

@@ -39,11 +39,11 @@ class Node:
 
     def __init__(self, *, restarts: bool) -> None:
         self.restarts = restarts
-        self.rates: list[float] = []
+        self.settings: list[float] = []
         self.controls: list[Control] = []
 
-    def hear_rates_of_message(self, rates: Sequence[float]) -> None:
-        self.rates += rates
+    def hear_settings_of_message(self, settings: Sequence[float]) -> None:
+        self.settings += settings
 
     def hear_control(self, sender: str, control: Control) -> bool:
         self.controls.append(control)
@@ -160,14 +160,14 @@ def test_a_message_of_a_newer_generation_ends_what_a_server_does(pair):
     inbox.wait_for(Start)
 
 
-def test_rates_are_heard_only_when_their_message_is(pair):
+def test_settings_are_heard_only_when_their_message_is(pair):
     """Those of a newer generation would else change the updates of this one."""
     inbox, node = worker(pair)
-    pair.send("server-0", "worker-0", Packet(rates=(0.1,)), Packet(rates=(0.2,), generation=1))
+    pair.send("server-0", "worker-0", Packet(settings=(0.1,)), Packet(settings=(0.2,), generation=1))
     inbox.wait_for(Start)
-    assert node.rates == pytest.approx([0.1])
+    assert node.settings == pytest.approx([0.1])
     inbox.begin(1)
-    assert node.rates == pytest.approx([0.1, 0.2])
+    assert node.settings == pytest.approx([0.1, 0.2])
 
 
 def test_a_receive_takes_the_next_message_of_its_sender(pair):

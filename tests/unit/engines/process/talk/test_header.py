@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import math
+import struct
+from typing import cast
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ownpace.core.contract.values import Contribution, Gradient
-from ownpace.engines.process.talk.header import SumHeader, checksum
+from ownpace.engines.process.talk.header import Numbers, SumHeader, checksum
 
 small = st.integers(0, 1000)
 seconds = st.floats(0, 1000)
 members = st.lists(st.tuples(small, seconds, small, small, st.booleans()), min_size=1, max_size=5)
 
 
-def summed(headers: list[list[float]]) -> list[float]:
-    return [math.fsum(column) for column in zip(*headers, strict=True)]
+def summed(headers: list[Numbers]) -> Numbers:
+    return cast(Numbers, np.sum(headers, axis=0, dtype=headers[0].dtype))
 
 
 def gradient(samples: int, took: float, *versions: int, **notes: float) -> Gradient:
@@ -27,9 +29,9 @@ def gradient(samples: int, took: float, *versions: int, **notes: float) -> Gradi
 
 @given(members)
 def test_every_member_is_found_in_the_sum(given_members):
-    headers = [SumHeader(member, len(given_members), 2, 1) for member in range(len(given_members))]
+    headers = [SumHeader(member, len(given_members), 2, 1, double=True) for member in range(len(given_members))]
     written = [
-        header.write(gradient(samples, took, low, high, square=took), stop, took, [0.1 * (number + 1)])
+        header.write(gradient(samples, took, low, high, square=took), stop, took, [0.1] if number == 0 else ())
         for number, (header, (samples, took, low, high, stop)) in enumerate(zip(headers, given_members, strict=True))
     ]
     said = headers[0].read(summed(written), {"square": 0.0})
@@ -43,7 +45,47 @@ def test_every_member_is_found_in_the_sum(given_members):
     assert said.notes == {"square": pytest.approx(sum(times))}
     assert said.stop == any(stop for *_, stop in given_members)
     assert said.last_came_s == max(times)
-    assert said.rates == (0.1,)  # of the first member, for all
+    assert said.settings == (0.1,)  # of the first member, for all
+
+
+def bits(numbers: tuple[float, ...]) -> bytes:
+    return struct.pack(f"<{len(numbers)}d", *numbers)
+
+
+any_float = st.binary(min_size=8, max_size=8).map(lambda raw: cast(float, struct.unpack("<d", raw)[0]))
+AWKWARD = (1e-300, 5e-324, -0.0, 0.1, float("inf"), float("-inf"), float("nan"), 1.7976931348623157e308)
+
+
+@given(st.lists(any_float, min_size=1, max_size=30), st.booleans(), st.integers(0, 2))
+@example(list(AWKWARD), False, 0)
+def test_settings_come_back_bit_for_bit(settings, double, spokesman):
+    headers = [SumHeader(member, 3, 1, len(settings), double=double) for member in range(3)]
+    for given_settings in (tuple(settings), tuple(reversed(settings))):  # what was kept of the first must not return
+        written = [
+            header.write(gradient(1, 0.5, 2), False, 0.0, given_settings if member == spokesman else ())
+            for member, header in enumerate(headers)
+        ]
+        assert all(header.dtype == (np.float64 if double else np.float32) for header in written)
+        for header in headers:
+            said = header.read(summed(written), {})
+            assert bits(said.settings) == bits(given_settings)
+            assert (said.samples, said.versions) == (3, (2,))
+
+
+def test_settings_that_nobody_wrote_are_none_and_not_zeros():
+    headers = [SumHeader(member, 2, 1, 3) for member in range(2)]
+    written = [header.write(gradient(1, 0.5, 2), False, 0.0, ()) for header in headers]
+    assert headers[0].read(summed(written), {}).settings == ()
+    with_zeros = [headers[0].write(None, False, 0.0, (0.0, 0.0, 0.0)), written[1]]
+    assert headers[0].read(summed(with_zeros), {}).settings == (0.0, 0.0, 0.0)
+
+
+def test_settings_that_have_not_changed_are_the_same_object():
+    header = SumHeader(0, 1, 1, 2)
+    settings = (0.1, 0.9)
+    first, second = (header.read(header.write(None, False, 0.0, settings), {}).settings for _ in range(2))
+    assert first is second
+    assert first == settings
 
 
 def test_a_member_without_a_gradient_adds_nothing():

@@ -61,11 +61,11 @@ noted = st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters=
     st.integers(0, 9),
     real,
 )
-def test_gradients(dtype, numel, versions, notes, own_notes, rates, samples, seconds):
+def test_gradients(dtype, numel, versions, notes, own_notes, settings, samples, seconds):
     gradient = Gradient(values(numel, dtype), samples, tuple(versions), 0.5, seconds, own_notes)
-    came = there(Packet(gradient, notes, 7, True, 1.25, tuple(rates), 3))
+    came = there(Packet(gradient, notes, 7, True, 1.25, tuple(settings), 3))
     assert (came.notes, came.samples, came.stop, came.sent_s) == (notes, 7, True, 1.25)
-    assert (came.rates, came.generation, came.control) == (tuple(rates), 3, None)
+    assert (came.settings, came.generation, came.control) == (tuple(settings), 3, None)
     body = came.body
     assert isinstance(body, Gradient)
     assert (body.samples, body.versions, body.loss, body.seconds) == (samples, tuple(versions), 0.5, seconds)
@@ -86,10 +86,10 @@ def test_the_loss_of_a_gradient_may_be_missing_and_may_be_a_tensor():
 
 
 @given(dtypes, st.sampled_from(SHARDS), whole, st.lists(real, max_size=4), real)
-def test_parameters(dtype, shard, version, rates, sent_s):
+def test_parameters(dtype, shard, version, settings, sent_s):
     parameters = Parameters(values(shard.stop - shard.start, dtype), version, shard)
-    came = there(Packet(parameters, sent_s=sent_s, rates=tuple(rates)))
-    assert (came.samples, came.stop, came.sent_s, came.rates) == (0, False, sent_s, tuple(rates))
+    came = there(Packet(parameters, sent_s=sent_s, settings=tuple(settings)))
+    assert (came.samples, came.stop, came.sent_s, came.settings) == (0, False, sent_s, tuple(settings))
     body = came.body
     assert isinstance(body, Parameters)
     assert (body.version, body.shard, body.values.dtype) == (version, shard, dtype)
@@ -115,7 +115,7 @@ def test_words_about_the_run_with_a_tensor_or_without(message, numel, dtype):
 
 def test_a_message_may_be_empty():
     assert there(Packet()) == Packet()
-    full = Packet(samples=2**62, stop=True, sent_s=-1.0, rates=(0.1,), generation=4)
+    full = Packet(samples=2**62, stop=True, sent_s=-1.0, settings=(0.1,), generation=4)
     assert there(full) == full
 
 
@@ -147,7 +147,9 @@ def forged(packet: Packet, **changes: Any) -> list[zmq.Frame]:
 
 
 GRADIENT = Packet(
-    Gradient(values(12, torch.float32), 3, (4, 5), 0.5, 0.25, {"square": 1.0, "é": 2.0}), {"group": 3.0}, rates=(0.1,)
+    Gradient(values(12, torch.float32), 3, (4, 5), 0.5, 0.25, {"square": 1.0, "é": 2.0}),
+    {"group": 3.0},
+    settings=(0.1,),
 )
 PARAMETERS = Packet(Parameters(values(5, torch.float32), 9, SHARDS[0]))
 TENSOR = Packet(values(6, torch.float32))
@@ -183,9 +185,9 @@ def test_forging_nothing_changes_nothing():
         ([*sent(TENSOR), zmq.Frame(b"more")], "announces 24 bytes of a tensor, but brings 28"),
         (forged(GRADIENT, num_versions=2**30), "numbers"),
         (forged(GRADIENT, num_gradient_notes=2**31 - 1), "numbers"),
-        (forged(GRADIENT, num_rates=-1), "numbers"),
+        (forged(GRADIENT, num_settings=-1), "numbers"),
         (forged(GRADIENT, num_versions=3), "bytes of them"),
-        (forged(GRADIENT, num_rates=0), "bytes of them"),
+        (forged(GRADIENT, num_settings=0), "bytes of them"),
         (sent(Packet(Gradient(values(6, torch.float32), 3, (4,)))), "neither the model's size nor a shard's"),
         (forged(Packet(), kind=1), "neither the model's size nor a shard's"),
         (forged(PARAMETERS, shard=1), "5 values for a shard of 7"),
@@ -199,7 +201,7 @@ def test_forging_nothing_changes_nothing():
         ),
         ([sent(CONTROL)[0], zmq.Frame(b'{"kind": "Party"}'), *sent(CONTROL)[2:]], "unknown kind 'Party'"),
         ([sent(CONTROL)[0], zmq.Frame(b"{}"), *sent(CONTROL)[2:]], "unknown kind None"),
-        (forged(GRADIENT, num_versions=0, num_rates=3), "neither the model's size nor a shard's"),
+        (forged(GRADIENT, num_versions=0, num_settings=3), "neither the model's size nor a shard's"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -1,0 +1,51 @@
+"""What rank 0 says when a fleet is done: one line, and a warning where updates were larger than asked for."""
+
+from __future__ import annotations
+
+import warnings
+
+from ownpace.algorithms import ALGORITHMS
+from ownpace.core.blocks.varying_batch import VaryingBatch
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.report.summary import Summary
+
+_TOO_MUCH = 2
+
+
+def last_line(summary: Summary, algorithm: Algorithm, num_workers: int) -> str:
+    """The run in one line."""
+    of_class = (name for name, cls in ALGORITHMS.items() if cls is type(algorithm))
+    workers = "1 worker" if num_workers == 1 else f"{num_workers} workers"
+    samples = summary.update_samples
+    most = "" if samples.max is None else f" (at most {samples.max:,})"
+    return (
+        f"ownpace: {next(of_class, summary.algorithm)} on {workers}: {summary.samples:,} samples in "
+        f"{summary.updates:,} updates of {samples.mean:,.0f} on average{most}, {summary.samples_per_s:,.0f} samples/s, "
+        f"{100 * summary.share_of_limit:.0f} % of the sum of their paces"
+    )
+
+
+def warn_of_large_updates(summary: Summary, algorithm: Algorithm, batch_size: int, num_workers: int) -> None:
+    """Warn if an update had more than twice the samples that were asked for, and nobody allowed that.
+
+    Args:
+        summary: Of the run.
+        algorithm: With its settings.
+        batch_size: The most samples that the script has taken for one step.
+        num_workers: How many there are.
+    """
+    if not isinstance(algorithm, VaryingBatch):
+        return  # the others prescribe the samples of an update
+    asked = algorithm.target_batch or batch_size * num_workers
+    allowed = max(_TOO_MUCH * asked, algorithm.max_batch or 0)
+    # Whoever turned off a bound that there is otherwise has allowed it.
+    turned_off = algorithm.max_batch == 0 and type(algorithm).max_batch is None
+    largest = summary.update_samples.max or 0
+    if largest > allowed and not turned_off:
+        what = "target_batch" if algorithm.target_batch else f"{batch_size} samples × {num_workers} workers"
+        warnings.warn(
+            f"ownpace: an update had {largest:,} samples, where {asked:,} were asked for ({what}), at the same "
+            "learning rate; max_batch bounds the samples of an update and target_batch prescribes them, as in "
+            f'join(…, parameters={{"max_batch": {_TOO_MUCH * asked}}})',
+            stacklevel=3,
+        )

@@ -1,0 +1,73 @@
+"""Learning-rate schedules that follow the fleet instead of the batches of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, get_args
+
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
+
+from ownpace.core.contract.errors import InputError, unknown
+
+Every = Literal["update", "epoch"]
+
+
+class FollowedSchedule:
+    """A scheduler of torch's that is stepped by the fleet; the script's own calls of `step` do nothing meanwhile."""
+
+    def __init__(self, scheduler: LRScheduler, position: Callable[[], int]) -> None:
+        self.scheduler = scheduler
+        self._position = position
+        self._taken = position()
+        self._class = type(scheduler)
+        # Another class, not another attribute: a scheduler's attributes are its state_dict.
+        scheduler.__class__ = type(self._class.__name__, (_StepsOfScriptIgnored, self._class), {})
+
+    def go_on(self) -> None:
+        """Step the scheduler to where the fleet is."""
+        while self._taken < self._position():
+            self._taken += 1
+            if not any(has_ended(one) for one in parts_of(self.scheduler)):
+                # What torch looks for, to warn of a scheduler that goes on before its optimizer does. This rank may not
+                # have called `optimizer.step()` yet, where others have made updates.
+                self.scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
+                self._class.step(self.scheduler)
+
+    def release(self) -> None:
+        """Hand the scheduler back to the script."""
+        self.scheduler.__class__ = self._class
+
+
+class _StepsOfScriptIgnored(LRScheduler):
+    def step(self, epoch: int | None = None) -> None:
+        """The fleet steps this scheduler: see `fleet.schedule`."""
+
+
+def check_schedule(scheduler: object, every: str) -> None:
+    """Raise if a fleet cannot step this scheduler."""
+    if every not in get_args(Every):
+        raise unknown("every", every, get_args(Every))
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise InputError(
+            "fleet.schedule was given a ReduceLROnPlateau, which needs a value to go by; step it yourself after each "
+            "loop over fleet.batches, with a value that is the same on all ranks"
+        )
+    if not isinstance(scheduler, LRScheduler):
+        raise InputError(
+            f"fleet.schedule was given a {type(scheduler).__name__}; it takes torch's schedulers (LRScheduler). "
+            "Set others yourself, by fleet.updates, fleet.samples or fleet.epoch"
+        )
+    if isinstance(scheduler, _StepsOfScriptIgnored):
+        raise InputError("fleet.schedule was given the same scheduler twice; give each one once")
+
+
+def parts_of(scheduler: LRScheduler) -> Iterator[LRScheduler]:
+    """The scheduler, and those that it is made of (SequentialLR, ChainedScheduler)."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from parts_of(part)
+
+
+def has_ended(scheduler: LRScheduler) -> bool:
+    """Whether another step would lead beyond a schedule that has an end: OneCycleLR raises there."""
+    return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch + 1 >= scheduler.total_steps

@@ -1,0 +1,106 @@
+"""Are replicas still equal? Every so many updates each worker sends checksums of its layers to the hub, which compares.
+
+The same updates on all workers: the version number alone decides. At first after 1, 2, 4, 8 … updates, since most that
+goes wrong does so at once; then every 256. A check goes over the parameters a few times, where an update goes over
+vectors of that size a dozen times at least (gradient, sum, mean, step, on top of forward and backward passes for every
+batch): every 256 updates, that is about a thousandth of the memory traffic of training, or less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownpace.core.learning.flat import Layout
+from ownpace.engines.process.node.context import NodeContext
+from ownpace.engines.process.talk.control import Checksums
+
+CHECK_EVERY = 256
+"""Updates, once there have been that many."""
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class ReplicaWatch:
+    """One worker's checksums, where the algorithm promises that all workers' parameters are equal."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._is_promised = context.address.role == "worker" and context.terms.algorithm.replicas_identical
+        self._is_needed = self._is_promised and len(context.roster.workers) > 1
+        self._queued: _Queued | None = None
+
+    def made_update(self, version: int, values: Tensor) -> None:
+        """An update has been made; these are the parameters now."""
+        if not self._is_needed:
+            return
+        if self._queued is not None and self._queued.is_there:
+            self._send_queued()
+        if is_due(version):
+            if self._queued is not None:  # two at a time would only be if the GPU is hundreds of updates behind
+                self._send_queued()
+            sums = layer_checksums(values, self._context.layout)
+            if sums.device.type == "cpu":
+                self._context.reporter.say(Checksums(version, sums.tolist()))
+            else:
+                # Read when the GPU has come to it: nothing waits for that here.
+                self._queued = _Queued(version, sums)
+
+    def last(self, values: Tensor) -> list[int]:
+        """The checksums at the end; none where nothing is promised."""
+        if self._queued is not None:
+            self._send_queued()
+        return layer_checksums(values, self._context.layout).tolist() if self._is_promised else []
+
+    def _send_queued(self) -> None:
+        assert self._queued is not None
+        queued, self._queued = self._queued, None
+        self._context.reporter.say(Checksums(queued.version, queued.wait()))
+
+
+class _Queued:
+    """Checksums that a GPU is still to compute."""
+
+    def __init__(self, version: int, sums: Tensor) -> None:
+        self.version = version
+        self._host = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
+        self._host.copy_(sums, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(sums.device))
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self._event.query())
+
+    def wait(self) -> list[int]:
+        self._event.synchronize()
+        return [int(number) for number in self._host.tolist()]
+
+
+def is_due(version: int) -> bool:
+    """Whether replicas are compared after this many updates."""
+    return version % CHECK_EVERY == 0 if version > CHECK_EVERY else version & (version - 1) == 0
+
+
+def layer_checksums(values: Tensor, layout: Layout) -> Tensor:
+    """An integer for each layer, equal only if all bits are, but for a chance of one in 2³² (in half precision, 2¹⁶).
+
+    Σ x(2x + 1) over the layer's numbers, their bits x taken as integers. The terms of different x are different (it is
+    a permutation of the integers of that size), so one changed number always shows; and changes of several do not
+    cancel as they would in a sum of the bits themselves, say one number a bit up and another one down.
+    """
+    bits = values.detach().view(_INTEGERS[values.element_size()])
+    if bits.device.type != "cpu":
+        parts = [bits[layer.start : layer.stop] for layer in layout.layers]
+        return torch.stack([(part + part).add_(1).mul_(part).sum(dtype=torch.int64) for part in parts])
+    # In numpy, where one call sums up all layers.
+    numbers = bits.numpy()
+    terms = numbers + numbers  # integers that overflow begin again at the other end, here as in torch
+    terms += 1
+    terms *= numbers
+    sums = np.zeros(len(layout.layers), np.int64)
+    filled = [index for index, layer in enumerate(layout.layers) if layer.stop > layer.start]
+    starts = [layout.layers[index].start for index in filled]
+    if filled:
+        sums[filled] = np.add.reduceat(terms, starts, dtype=np.int64)
+    return torch.from_numpy(sums)

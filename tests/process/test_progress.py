@@ -1,0 +1,138 @@
+"""The fleet's progress and what follows it: schedules, and loops that end after so many updates."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.process.scenarios_progress import ALGORITHMS, EPOCHS, LR, SIZE
+from tests.process.small_net import Numbers, flat, make_net, mean_loss, sgd
+from tests.process.started import PATIENCE_S, Start, importable, torchrun
+from torch.optim import Optimizer, lr_scheduler
+
+import ownpace
+
+pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
+
+
+def chained(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
+    warm_up = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
+    return lr_scheduler.ChainedScheduler([warm_up, lr_scheduler.ExponentialLR(optimizer, 0.9)], optimizer)
+
+
+def sequential(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
+    warm_up = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
+    return lr_scheduler.SequentialLR(optimizer, [warm_up, lr_scheduler.CosineAnnealingLR(optimizer, 12)], [4])
+
+
+KINDS: dict[str, Callable[[Optimizer], lr_scheduler.LRScheduler]] = {
+    "lambda": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 5)),
+    "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=17),
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 16),
+    "restarts": lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 5),
+    "sequential": sequential,
+    "chained": chained,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_alone_a_followed_schedule_is_that_of_a_plain_loop(kind: str) -> None:
+    """61 samples twice, in batches of 8: 16 steps, the last of 2 samples."""
+    data, seen = Numbers(61), []
+    net = make_net()
+    optimizer = sgd(net)
+    scheduler = KINDS[kind](optimizer)
+    of_torch = type(scheduler)
+    with warnings.catch_warnings(), ownpace.join("sync") as fleet:
+        warnings.simplefilter("error")
+        fleet.wrap(net, optimizer, scheduler=scheduler)
+        for x, y, indices in fleet.batches(data, 8, epochs=2):
+            seen.append((indices.tolist(), optimizer.param_groups[0]["lr"]))
+            mean_loss(net, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+        state = copy.deepcopy(scheduler.state_dict())
+    assert type(scheduler) is of_torch
+    assert len(seen) == 16
+
+    other = make_net()
+    plain = sgd(other)
+    plain_scheduler = KINDS[kind](plain)
+    for indices, rate in seen:
+        assert rate == plain.param_groups[0]["lr"]
+        mean_loss(other, data.x[indices], data.y[indices]).backward()
+        plain.step()
+        plain.zero_grad()
+        plain_scheduler.step()
+    assert state.keys() == plain_scheduler.state_dict().keys()
+    assert scheduler.get_last_lr() == plain_scheduler.get_last_lr()
+    torch.testing.assert_close(flat(net), flat(other), rtol=1e-5, atol=1e-6)
+    scheduler.step()  # the script's own again
+    plain_scheduler.step()
+    assert scheduler.get_last_lr() == plain_scheduler.get_last_lr()
+
+
+def test_within_a_round_of_local_steps_a_schedule_goes_on() -> None:
+    net, rates = make_net(), []
+    optimizer = sgd(net)
+    with ownpace.join("local", parameters={"steps": 8}) as fleet:
+        fleet.wrap(net, optimizer, scheduler=lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4))
+        for x, y, _ in fleet.batches(Numbers(64), 8):
+            rates.append(optimizer.param_groups[0]["lr"])
+            assert (fleet.updates, fleet.samples) == (0, 0)
+            mean_loss(net, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert (fleet.updates, fleet.samples, fleet.epoch) == (1, 64, 1)
+    assert rates == pytest.approx([0.01, 0.0325, 0.055, 0.0775, 0.1, 0.1, 0.1, 0.1])
+
+
+def test_what_a_fleet_cannot_step_is_refused() -> None:
+    optimizer = sgd(make_net())
+    with ownpace.join("sync") as fleet:
+        with pytest.raises(ownpace.InputError, match=r"ReduceLROnPlateau, .* after each loop"):
+            fleet.schedule(lr_scheduler.ReduceLROnPlateau(optimizer))
+        with pytest.raises(ownpace.InputError, match=r"was given a SGD; .* fleet.updates"):
+            fleet.schedule(optimizer)  # type: ignore[type-var]
+        with pytest.raises(ownpace.InputError, match="every"):
+            fleet.schedule(lr_scheduler.StepLR(optimizer, 1), every="batch")  # type: ignore[arg-type]
+        once = fleet.schedule(lr_scheduler.StepLR(optimizer, 1))
+        with pytest.raises(ownpace.InputError, match="the same scheduler twice"):
+            fleet.schedule(once)
+
+
+def test_progress_and_schedules_follow_the_fleet_whichever_rank_is_slow(start: Start, tmp_path: Path) -> None:
+    command = torchrun("-m", "tests.process.scenarios_progress", "schedules", str(tmp_path))
+    started = start(command, PYTHONPATH=importable())
+    assert started.ends() == 0, started.stderr
+    ranks: list[dict[str, Any]] = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert len(ranks[0]) == 2 * len(ALGORITHMS)
+    for label, one in ranks[0].items():
+        other, name = ranks[1][label], label.split()[0]
+        assert one["begin"] == other["begin"] == [0, 0, 0], label
+        assert one["weights"] == other["weights"], label
+        assert one["ends"] == other["ends"], label
+        whole, limited, left = one["ends"]
+        # All data: the schedule has ended, and the one by epochs has halved twice.
+        assert whole[1:3] == [SIZE * EPOCHS, EPOCHS], label
+        assert whole[3] < 1e-3 * LR, label
+        assert whole[4] == 0.25, label
+        # Three updates more; one or two are under way in some, and local's rounds are of 32 samples.
+        made = limited[0] - whole[0]
+        assert 3 <= made <= (3 if name in ("sync", "balanced", "local") else 5), label
+        assert limited[1] - whole[1] <= 2 * 16 * made, label
+        assert limited[2] == EPOCHS, label
+        assert left[2] == EPOCHS, label
+        if name == "async":
+            continue  # what each rank has heard last
+        of_update: dict[int, list[int]] = {}
+        for updates, *rest in [*one["seen"], *other["seen"]]:
+            assert of_update.setdefault(updates, rest) == rest, label
+        assert len(of_update) > 3

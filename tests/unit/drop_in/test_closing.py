@@ -1,0 +1,83 @@
+"""What rank 0 says at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import pytest
+
+from ownpace import make_algorithm
+from ownpace.algorithms.pace import PaceSgd
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.roles import Worker
+from ownpace.drop_in.closing import last_line, warn_of_large_updates
+from ownpace.report.summary import Staleness, Summary, UpdateSamples
+
+
+def ended(largest: int | None) -> Summary:
+    return Summary(
+        algorithm="PaceSgd",
+        engine="process",
+        task="",
+        model="Net",
+        seed=0,
+        reason="finished",
+        seconds=6.64,
+        samples=8192,
+        updates=64,
+        samples_per_s=1234.0,
+        share_of_limit=0.912,
+        limit_samples_per_s=1353.0,
+        accuracy=None,
+        best_accuracy=None,
+        loss=None,
+        target=None,
+        time_to_target=None,
+        staleness=Staleness(1.0, 1),
+        update_samples=UpdateSamples(128.0, largest),
+        busy={},
+    )
+
+
+def test_one_line_says_how_large_updates_were_and_how_fast_it_went() -> None:
+    assert last_line(ended(192), PaceSgd(), 4) == (
+        "ownpace: pace on 4 workers: 8,192 samples in 64 updates of 128 on average (at most 192), "
+        "1,234 samples/s, 91 % of the sum of their paces"
+    )
+
+
+def test_an_algorithm_of_ones_own_goes_by_the_name_of_its_class() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Own(Algorithm):
+        async def worker(self, me: Worker) -> None:
+            me.step(me.no_gradient())
+
+    summary = dataclasses.replace(ended(None), algorithm="Own")
+    assert last_line(summary, Own(), 1).startswith("ownpace: Own on 1 worker: 8,192 samples in 64 updates of 128 on")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "largest", "warns"),
+    [
+        ("abs", {}, 256, False),
+        ("abs", {}, 257, True),
+        ("abs", {"max_batch": 400}, 400, False),
+        ("pace", {}, 257, True),  # more than its bound: several batches for one step, say
+        ("pace", {"max_batch": 0}, 10**6, False),  # allowed by name
+        ("pace", {"target_batch": 512}, 1024, False),
+        ("pace", {"target_batch": 64}, 129, True),
+        ("local", {}, 10**6, False),  # prescribes its rounds
+    ],
+)
+def test_larger_updates_than_asked_for_are_warned_of(
+    name: str, parameters: dict[str, object], largest: int, warns: bool
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_large_updates(ended(largest), make_algorithm(name, parameters), 32, 4)
+    assert bool(caught) == warns
+    if warns:
+        assert f"an update had {largest:,} samples" in str(caught[0].message)
+        assert "max_batch" in str(caught[0].message)
+        assert "target_batch" in str(caught[0].message)

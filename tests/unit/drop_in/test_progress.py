@@ -1,0 +1,85 @@
+"""What a script is told of the fleet's progress, out of what a worker knows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ownpace.core.contract.values import Gradient
+from ownpace.drop_in.progress import FleetProgress
+from ownpace.engines.progress import Progress
+
+sizes = st.lists(st.integers(1, 100), min_size=1, max_size=20)
+
+
+def update(progress: Progress, fleet: FleetProgress, samples: int, advance: float | None = None) -> None:
+    progress.made_update(Gradient(torch.zeros(1), samples, (0,)), advance)
+    fleet.take(progress, 0)
+
+
+@given(st.lists(sizes, min_size=1, max_size=4), st.integers(1, 30), st.integers(1, 4))
+def test_steps_are_those_of_an_ordinary_loop_over_the_same_samples(
+    loops: list[list[int]], batch_size: int, workers: int
+) -> None:
+    """At every update ⌊samples / (batch size · workers)⌋; at the end of a loop, a last smaller batch counts."""
+    fleet, progress = FleetProgress(workers), Progress(math.inf)
+    before, seen = 0, []
+    fleet.follow(lambda: seen.append(fleet.steps))
+    for counts in loops:
+        fleet.begin_loop(batch_size, sum(counts), sum(counts))
+        for number, count in enumerate(counts, 1):
+            update(progress, fleet, count)
+            assert fleet.steps == before + sum(counts[:number]) // (batch_size * workers)
+        fleet.end_loop(1)
+        before += math.ceil(sum(counts) / (batch_size * workers))
+        assert fleet.steps == before
+    assert seen == sorted(seen)
+    assert fleet.epoch == len(loops)
+    assert fleet.updates == sum(map(len, loops))
+    assert fleet.samples == sum(map(sum, loops))
+
+
+def test_a_loop_that_is_left_counts_its_complete_passes() -> None:
+    fleet, progress = FleetProgress(2), Progress(math.inf)
+    for passes, epoch in ((2, 2), (0, 2), (3, 5)):
+        fleet.begin_loop(4, 1000, 10)
+        for _ in range(2 * passes + 1):
+            update(progress, fleet, 5)
+        fleet.end_loop(None)
+        assert fleet.epoch == epoch
+
+
+def test_a_pass_in_which_samples_were_dropped_is_complete_with_its_loop() -> None:
+    fleet, progress = FleetProgress(1), Progress(math.inf)
+    for epoch in (2, 4):
+        fleet.begin_loop(4, 20, 10)
+        update(progress, fleet, 19)
+        assert fleet.epoch == epoch - 1
+        fleet.end_loop(2)
+        assert fleet.epoch == epoch
+
+
+def test_a_schedule_moves_by_what_an_update_says_it_gained() -> None:
+    fleet, progress = FleetProgress(1), Progress(math.inf)
+    fleet.begin_loop(10, math.inf, math.inf)
+    update(progress, fleet, 40, advance=20.0)
+    assert (fleet.steps, fleet.samples) == (2, 40)
+
+
+def test_local_steps_move_a_schedule_by_what_all_will_have_done() -> None:
+    """At first as if all did the same; then by what they did in the round before, for each of this worker's samples."""
+    fleet, progress = FleetProgress(2), Progress(math.inf)
+    fleet.begin_loop(10, 200, 200)
+    for own, steps in ((10, 1), (20, 2), (30, 3)):
+        fleet.take(progress, own)
+        assert (fleet.steps, fleet.samples, fleet.updates) == (steps, 0, 0)
+    update(progress, fleet, 90)  # the other one did 60
+    assert fleet.position == pytest.approx(4.5)
+    fleet.take(progress, 10)
+    assert fleet.position == pytest.approx(4.5 + 1.5)
+    fleet.take(progress, 500)
+    assert fleet.steps == 10  # no further than the data
