@@ -123,16 +123,20 @@ class OwnpaceFabricStrategy(AsTorchrunSays, DDPStrategy):
 
     # What one rank wants of the others: it would wait for ever in a loop, where they are at different batches.
 
+    @property
+    def _is_apart(self) -> bool:
+        return self.world_size > 1 and any(loop.is_running for loop in self._loops)
+
     def _check_together(self, what: str) -> None:
-        if self.world_size > 1 and any(loop.is_running for loop in self._loops):
+        if self._is_apart:
             raise InputError(
                 f"fabric.{what} was called in a training loop, where ranks are at different batches; move it"
             )
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Wait for all ranks."""
-        self._check_together("barrier")
-        super().barrier(*args, **kwargs)
+        """Wait for all ranks; but not in a loop, where `fabric.save` comes here, too."""
+        if not self._is_apart:
+            super().barrier(*args, **kwargs)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """What rank `src` has."""

@@ -9,6 +9,7 @@ the data, and rank 0 alone logs and saves. What ranks do together is the fleet's
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import DefaultFlowCallback
 
@@ -89,6 +92,8 @@ class FleetTraining(_Base):
         self._sampling = sampling
         self._data: TrainingData | None = None
         self._began: tuple[int, float] = 0, 0.0
+        self._counted = 0
+        self._epoch_samples = math.inf
         self.fleet: Joined | None = None
         """The fleet, while it trains."""
         self.summary: Summary | None = None
@@ -122,8 +127,16 @@ class FleetTraining(_Base):
             loader = super().get_train_dataloader()
         finally:
             del self.accelerator.prepare
-        self._data = TrainingData(loader, self.fleet.num_workers, self._joined, sampling=self._sampling)
+        self._data = TrainingData(
+            loader, self.fleet.num_workers, self._joined, updates=self._updates_left, sampling=self._sampling
+        )
+        if not isinstance(loader.dataset, IterableDataset):
+            self._epoch_samples = len(loader.dataset)
         return self._data
+
+    def _updates_left(self) -> int | None:
+        limit = self.args.max_steps
+        return None if limit <= 0 else max(1, limit - self.state.global_step)
 
     def num_examples(self, dataloader: Any) -> int:
         """How many samples an epoch has."""
@@ -145,6 +158,13 @@ class FleetTraining(_Base):
         self._joined().wrap(self.model, optimizer, clip_norm=self.args.max_grad_norm or None)
         return optimizer
 
+    def create_scheduler(self, *positional: Any, **keywords: Any) -> Any:
+        """The schedule, following the fleet."""
+        scheduler = super().create_scheduler(*positional, **keywords)
+        if isinstance(scheduler, LRScheduler) and not isinstance(scheduler, ReduceLROnPlateau):
+            self._joined().schedule(scheduler)
+        return scheduler
+
     def _clip_grad_norm(self, model: Any) -> None:
         """The fleet clips."""
 
@@ -157,10 +177,10 @@ class FleetTraining(_Base):
 
     def _init_training_state(self, *positional: Any, **keywords: Any) -> tuple[int, int]:
         super()._init_training_state(*positional, **keywords)
-        epoch = self.state.epoch or 0.0
-        self._began = self.state.global_step, epoch
         # The fleet deals out whole epochs: one that a checkpoint interrupted begins anew.
-        return int(epoch + 1e-6), 0
+        epoch = int((self.state.epoch or 0.0) + 1e-6)
+        self._began, self._counted = (self.state.global_step, float(epoch)), 0
+        return epoch, 0
 
     def _run_epoch(self, **keywords: Any) -> None:
         steps = self.args.gradient_accumulation_steps
@@ -176,16 +196,11 @@ class FleetTraining(_Base):
 
     def count_updates(self) -> bool:
         """Let the Trainer's counts be the fleet's. Whether there was an update since the last time."""
-        updates, size = getattr(self._joined(), "updates", None), len(self._data.dataset)
-        before = self._counted
-        if updates is None:
-            self._counted = self.state.global_step
-        else:
-            self.state.global_step = self._counted = self._began[0] + updates
-            self.state.epoch = self._began[1] + self._joined().samples / size
+        fleet, before = self._joined(), self._counted
+        self._counted = fleet.updates
+        self.state.global_step = self._began[0] + fleet.updates
+        self.state.epoch = self._began[1] + fleet.samples / self._epoch_samples
         return self._counted != before
-
-    _counted = -1
 
     def end_loop(self) -> None:
         """End the loop on all ranks, and agree on what the Trainer goes on with."""

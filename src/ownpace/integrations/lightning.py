@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
@@ -67,13 +66,12 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
     def setup(self, trainer: Any) -> None:
         """Prepare the model and, to fit it, join the fleet."""
         fits = trainer.state.fn == TrainerFn.FITTING
-        if fits:
-            _refuse(trainer, self._layer_sync)
         self.accelerator.setup(trainer)
         model = self.model = self.precision_plugin.convert_module(self.lightning_module)
         self.model_to_device()
         if fits:
             self.setup_optimizers(trainer)
+            _refuse(trainer, self._layer_sync)
         elif self.world_size > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
@@ -89,7 +87,10 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         for optimizer in self.optimizers:
             self.fleet.wrap(self.model, optimizer, clip_norm=clip_norm)
             accept_closures(optimizer)
-        self._steps_before = 0
+        if self.lightning_module.automatic_optimization:
+            for config in self.lr_scheduler_configs:
+                if config.interval == "step" and not config.reduce_on_plateau:
+                    self.fleet.schedule(config.scheduler)
         # In place: the data and the progress that the loop knows already stay its own.
         trainer.fit_loop.epoch_loop.__class__ = FleetEpochLoop
 
@@ -128,8 +129,14 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         if self._trainer.state.stage != RunningStage.TRAINING:
             return dataloader
         limit = self._trainer.limit_train_batches
-        self._data = TrainingData(dataloader, self.world_size, self._joined, limit=limit, sampling=self._sampling)
+        self._data = TrainingData(
+            dataloader, self.world_size, self._joined, limit=limit, updates=self._updates_left, sampling=self._sampling
+        )
         return self._data
+
+    def _updates_left(self) -> int | None:
+        limit: int = self._trainer.max_steps
+        return None if limit < 0 else max(1, limit - self._trainer.global_step)
 
     def _joined(self) -> Joined:
         assert self.fleet is not None
@@ -152,10 +159,8 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         return result
 
     def _count(self, *, about_to_count: bool = False) -> None:
-        updates = getattr(self.fleet, "updates", None)
-        if updates is not None:
-            loop = self._trainer.fit_loop.epoch_loop
-            loop.count_updates(self._steps_before + updates, about_to_count=about_to_count)
+        updates = self._steps_before + self._joined().updates
+        self._trainer.fit_loop.epoch_loop.count_updates(updates, about_to_count=about_to_count)
 
     def end_loop(self) -> bool:
         """End the loop on all ranks, and agree on what Lightning goes on with; False if there was none."""
@@ -223,6 +228,8 @@ def _refuse(trainer: Any, layer_sync: object) -> None:
         raise InputError(
             f"val_check_interval is {trainer.val_check_interval}; with a fleet, validation comes at the end of an epoch"
         )
+    if any(config.interval == "step" and config.frequency != 1 for config in trainer.lr_scheduler_configs):
+        raise InputError('a scheduler has interval "step" and a frequency; with a fleet its frequency must be 1')
     if layer_sync is not None:
         raise InputError("sync_batchnorm waits for all ranks at every batch, which a fleet does not; leave it out")
     if (

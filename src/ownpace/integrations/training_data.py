@@ -16,7 +16,14 @@ class TrainingData:
     """Stands in for a DataLoader; `len()` is how many batches each worker would get if all were equally fast."""
 
     def __init__(
-        self, loader: object, num_workers: int, fleet: Callable[[], Joined], *, limit: float = 1.0, **options: Any
+        self,
+        loader: object,
+        num_workers: int,
+        fleet: Callable[[], Joined],
+        *,
+        limit: float = 1.0,
+        updates: Callable[[], int | None] = lambda: None,
+        **options: Any,
     ) -> None:
         """Data for the loops of a framework.
 
@@ -25,6 +32,7 @@ class TrainingData:
             num_workers: In the fleet.
             fleet: Gives the fleet; called when a loop begins, since some frameworks load data before they have a model.
             limit: A share of the data, or (an int) batches of each worker, that a loop ends after.
+            updates: Gives the number of updates that the next loop ends after, if there is one.
             **options: For `fleet.batches`.
         """
         if not isinstance(loader, DataLoader):
@@ -35,6 +43,7 @@ class TrainingData:
         self.dataset = loader.dataset
         self._fleet = fleet
         self._options = options
+        self._updates = updates
         in_update = num_workers * loader.batch_size
         size = len(loader.dataset)  # type: ignore[arg-type]
         self._length = math.ceil(size / in_update)
@@ -67,7 +76,8 @@ class TrainingData:
             kept = ("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
             options = {name: getattr(loader, name) for name in kept}
             assert loader.batch_size is not None
-            for batch in self._fleet().batches(loader.dataset, loader.batch_size, **options, **self._options):
+            options |= self._options | {"updates": self._updates()}
+            for batch in self._fleet().batches(loader.dataset, loader.batch_size, **options):
                 self.batches += 1
                 yield batch
         finally:
