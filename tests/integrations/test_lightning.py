@@ -1,0 +1,77 @@
+"""Lightning's Trainer, with a fleet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.integrations.ranks import check_alike, check_every_sample_once, run, updates_of_sync, without_ownpace
+from tests.process.small_net import close, on_one_machine, sgd
+from tests.process.started import Start
+
+pytest.importorskip("lightning")
+
+SIZE, BATCH = 61, 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_fits_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
+    seen = run("lightning_runs", ranks, start, tmp_path)
+    whole = -(-SIZE // (BATCH * ranks))
+    check_like_a_plain_loop(seen)
+    for name in ("sync", "clipped", "accumulated", "by hand", "pace", "bfloat16", "async", "local"):
+        check_every_sample_once(seen, name, SIZE)
+    for name in seen[0].keys() - {"refusals"}:
+        check_alike(seen, name, "metrics", "checkpoint", *([] if name == "async" else ["steps"]))
+        assert sum(rank[name]["validated"] for rank in seen) >= SIZE, name
+        assert seen[0][name]["at_most_one_storage"] == 1, name
+    first = seen[0]
+    assert first["sync"]["steps"] == first["sync"]["updates"] == 2 * whole
+    assert first["max_steps"]["steps"] == 3
+    assert len(first["early"]["epochs"]) == 1
+    assert {len(rank["left"]["epochs"]) for rank in seen} == {1}
+    limited = [index for rank in seen for batches in rank["limited"]["epochs"] for batch in batches for index in batch]
+    assert len(limited) == len(set(limited)) == min(SIZE, 2 * BATCH * ranks)
+    check_schedule(first["pace"])
+    check_refusals(first["refusals"])
+    check_checkpoint(first["pace"], start)
+
+
+def check_like_a_plain_loop(seen: list[Any]) -> None:
+    for name, settings in (("sync", {}), ("clipped", {"clip_sum": 0.5}), ("by hand", {})):
+        expected = on_one_machine(SIZE, updates_of_sync(seen, name), sgd, **settings)
+        close(torch.tensor(seen[0][name]["weights"]), expected)
+    expected = on_one_machine(SIZE, updates_of_sync(seen, "accumulated", each=2), sgd)
+    close(torch.tensor(seen[0]["accumulated"]["weights"]), expected)
+
+
+def check_schedule(pace: dict[str, Any]) -> None:
+    """It went up, and down to its end, whatever number of batches this rank had."""
+    assert max(pace["rates"]) > 0.09
+    assert pace["rates"][-1] < 0.02
+
+
+def check_refusals(said: dict[str, str]) -> None:
+    assert "end of an epoch" in said["val_check_interval"]
+    assert "waits for all ranks" in said["sync_batchnorm"]
+    assert '"norm"' in said["clip by value"]
+    assert "torchrun --nproc-per-node 7" in said["devices"]
+
+
+def check_checkpoint(pace: dict[str, Any], start: Start) -> None:
+    """Lightning's own file has the model that training ended with, also for one who has no ownpace."""
+    script = f"""
+import torch, lightning
+state = torch.load({pace["checkpoint"]!r}, weights_only=True)
+print(state["global_step"], *torch.cat([value.reshape(-1) for value in state["state_dict"].values()]).tolist())
+print(*(value["momentum_buffer"].untyped_storage().nbytes() for value in state["optimizer_states"][0]["state"].values()))
+"""
+    values, sizes = without_ownpace(start, script).splitlines()
+    step, *weights = map(float, values.split())
+    assert step == pace["steps"]
+    assert weights == pytest.approx(pace["weights"], abs=0)
+    assert max(map(int, sizes.split())) < 4 * len(weights)
