@@ -2,46 +2,164 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import DataLoader
+from ownpace.core.learning.claims import ENDLESS, Places
+from ownpace.core.learning.orders import Order, Share
+from ownpace.drop_in.data import KINDS, Data, name_of
+from ownpace.drop_in.digest import digest, digest_of_samples
+from ownpace.drop_in.feeds import make_feed
+from ownpace.drop_in.loops import LoopPlan, Loops
+from ownpace.drop_in.replayed import Replayed
+from ownpace.engines.process.node.batch_source import BatchSource, OwnCount, before
 
-from ownpace.core.learning.sampling import Sampling
-from ownpace.drop_in.loops import Loops
+_COMPARED = 4096
+"""How many of a sampler's indices are compared between the ranks."""
 
 
 class Batches:
-    """What `fleet.batches` returns: each iteration over it is a loop of the whole fleet, begun by its first `next`."""
+    """What `fleet.batches` returns: each iteration over it is a loop of the whole fleet, begun by its first `next`.
 
-    def __init__(
-        self,
-        loops: Loops,
-        dataset: Any,
-        batch_size: int,
-        epochs: int,
-        updates: int | None,
-        sampling: Sampling,
-        loader: dict[str, Any],
-    ) -> None:
+    `len()` is the number of batches that each worker would get if all were equally fast. Where there are several
+    workers it is an estimate: each takes as many as it can.
+    """
+
+    def __init__(self, loops: Loops, data: Data) -> None:
         self._loops = loops
-        self.dataset = dataset
-        self._batch_size = batch_size
-        self._epochs = epochs
-        self._updates = updates
-        self._sampling = sampling
-        self._loader = loader
+        self._data = data
+        self._feed = make_feed(data, loops.member)
+        self._begun: tuple[int, Order] | None = None
+        self.dataset = data.dataset
+        """What was given, or that of the DataLoader that was given."""
+        self.left: Sequence[Places] | None = None
+        """The places that the next loop is to deal out (None: all of them)."""
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether `len()` is an estimate."""
+        return self._loops.member.num_workers > 1 or self._data.updates is not None
+
+    def __len__(self) -> int:
+        data = self._data
+        each = data.batch_size * self._loops.member.num_workers
+        found = [] if data.updates is None else [data.updates]
+        if self._known is not None:
+            found.append(self._known // each if data.drop_last else -(-self._known // each))
+        if not found:
+            raise TypeError(
+                f"{KINDS[data.kind]} of unknown length has no len(); say updates=… or samples=… to give it an end"
+            )
+        return min(found)
+
+    def __repr__(self) -> str:
+        try:
+            batches = f"{'about ' * self.is_estimate}{len(self)} batches"
+        except TypeError:
+            batches = "an unknown number of batches"
+        return f"<Batches of {name_of(self.dataset)}: {batches} of {self._data.batch_size} samples on this worker>"
+
+    @property
+    def _known(self) -> int | None:
+        """How many samples the whole loop has, where that is known."""
+        data = self._data
+        total = None if data.epochs is None or data.size is None or data.sharded else data.epochs * data.size
+        return min((each for each in (total, data.samples) if each is not None), default=None)
+
+    @property
+    def _total(self) -> int:
+        """How many places there are to take. A sampler or a stream ends by itself, whatever length it claims."""
+        known = self._data.samples if self._data.kind != "map" or self._data.sampler is not None else self._known
+        return ENDLESS if known is None else known
+
+    def _plan(self) -> LoopPlan:
+        data = self._data
+        return LoopPlan(
+            batch_size=data.batch_size,
+            places=math.inf if self._total == ENDLESS else self._total,
+            samples=math.inf if self._known is None else self._known,
+            epoch_samples=math.inf if data.size is None or data.sharded else data.size,
+            epochs=data.epochs if data.samples is None else None,
+            updates=data.updates,
+        )
+
+    def fingerprint(self) -> dict[str, str]:
+        """What must be the same on all ranks, in words that an error can quote."""
+        data, order = self._data, self._order()
+        size = None if data.sharded else data.size
+        return {
+            "kind of data": KINDS[data.kind],
+            "number of samples": "unknown" if size is None else str(size),
+            "batch size": str(data.batch_size),
+            "epochs": "no number" if data.epochs is None else str(data.epochs),
+            "sampling": "sharded" if data.sharded else data.sampling,
+            "order": self._order_in_words(order),
+            "last batch": "left out" if data.drop_last else "kept",
+            "end of the loop": f"{data.updates} updates, {data.samples} samples",
+            "collate function": name_of(data.loader["collate_fn"]) if "collate_fn" in data.loader else "the usual one",
+            "digest of some samples": self._digest(order),
+        }
+
+    def _order_in_words(self, order: Order) -> str:
+        if self._data.sampler is None:
+            return "shuffled" if self._data.shuffle else "as it comes"
+        assert isinstance(order, Replayed)
+        return f"that of {name_of(self._data.sampler)} ({digest(order.first(_COMPARED))})"
+
+    def _digest(self, order: Order) -> str:
+        data = self._data
+        if data.kind == "function" or data.sharded:
+            return "none"
+        if data.kind == "stream":
+            assert isinstance(order, Replayed)
+            return " ".join(map(digest, order.first(1))) or "unreadable"
+        if isinstance(order, Replayed):
+            indices: Sequence[object] = order.first(3)
+        else:
+            assert data.size is not None
+            indices = sorted({0, data.size // 2, data.size - 1})
+        return self._loops.digests.of(data.dataset, lambda: digest_of_samples(data.dataset, indices, data.loader))
+
+    def _order(self) -> Order:
+        """That of the next loop: made once, since a stream can be read only once."""
+        number = self._loops.next_number
+        if self._begun is None or self._begun[0] != number:
+            self._begun = number, self._feed.order(number)
+        return self._begun[1]
+
+    def _source(self, order: Order, number: int) -> BatchSource:
+        """Where the samples of that loop come from."""
+        loops, data = self._loops, self._data
+        fixed = data.kind == "function" and not data.takes_number
+        wanted = (lambda: data.batch_size) if fixed else loops.wanted_samples
+        fills = data.batch_size if data.drop_last or fixed else None
+        if not isinstance(order, Share):
+            left = [(0, self._total)] if self.left is None else self.left
+            return BatchSource(wanted, loops.taking(number), order, left, fills=fills)
+        left = [(0, ENDLESS)] if self.left is None else self.left
+        rank, num_workers, _ = loops.member
+        first, stop = before(left, order.start), before(left, order.stop)
+        if data.samples is not None:
+            stop = min(stop, first + data.samples * (rank + 1) // num_workers - data.samples * rank // num_workers)
+        take = OwnCount(first, rank, lambda claim: loops.note(number, claim))
+        return BatchSource(wanted, take, order, left, stop=stop, fills=fills)
 
     def __iter__(self) -> Iterator[Any]:
-        source = self._loops.begin(self._batch_size, len(self.dataset), self._epochs, self._sampling, self._updates)
+        loops = self._loops
+        loops.check_free()
+        alike, order = self.fingerprint(), self._order()
+        number = loops.begin(self._plan(), alike)
+        source = self._source(order, number)
+        self._begun, self.left = None, None
         finished = False
         try:
-            for batch in DataLoader(self.dataset, batch_sampler=source, **self._loader):
+            for batch in self._feed.batches(source, number):
                 # A DataLoader with workers draws batches ahead; they come out in the order of drawing, as do sizes.
-                if not self._loops.hand_out(source.sizes.pop(0)):
+                if not loops.hand_out(source.sizes.pop(0)):
                     break  # the run was stopped
                 yield batch
             finished = True
         finally:
             # Also after a `break`: the others must not wait in a sum for this worker.
-            self._loops.end(stop=not finished)
+            loops.end(stop=not finished)

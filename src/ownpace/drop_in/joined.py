@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -20,6 +20,8 @@ from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.drop_in.batches import Batches
 from ownpace.drop_in.closing import last_line, warn_of_large_updates
+from ownpace.drop_in.data import Asked, read_data
+from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.loops import Loops, Wrapped
 from ownpace.drop_in.progress import FleetProgress
 from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
@@ -82,6 +84,7 @@ class Joined:
         self._environment = started or Environment.alone()
         self._run = LoopRun(options, self._environment, alone=started is None)
         self._wrapped: Wrapped | None = None
+        self._digests = SampleDigests()
         self._progress = FleetProgress(self.num_workers)
         self._run.on_progress = self._progress.take
         self._schedules: list[FollowedSchedule] = []
@@ -189,37 +192,58 @@ class Joined:
 
     def batches(
         self,
-        dataset: Any,
-        batch_size: int,
+        data: Any,
+        batch_size: int | None = None,
         *,
-        epochs: int = 1,
+        epochs: int | None = None,
         updates: int | None = None,
+        samples: int | None = None,
         sampling: Sampling = "queue",
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        drop_last: bool | None = None,
+        sharded: bool = False,
         **loader: Any,
     ) -> Batches:
-        """Batches of a map-style dataset, as many samples in each as the algorithm asks for.
+        """Batches of some data, as many samples in each as the algorithm asks for.
 
         Every worker runs this loop; each takes what it can. It ends on all workers when the last sample has been
-        learnt from; `break` ends it for all. It may be called again, say once an epoch.
+        learnt from; `break` ends it for all. It begins at the first `next`, and may be iterated again, as may a new
+        one begin once it has ended. It has a `len()`, an estimate where there are several workers.
 
         Args:
-            dataset: Anything with `__len__` and `__getitem__`, the same on every worker.
+            data: The same on every worker: a data set (with `__len__` and `__getitem__`); a DataLoader, whose settings
+                count unless they are given here; a stream (an IterableDataset or anything iterable), of which each
+                item goes to one worker; or a function that makes a batch, called with the number of samples if it
+                takes `batch_size`, and with random numbers of its own for every batch.
             batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
-            epochs: How often to go through the data.
+            epochs: How often to go through the data (None: once, or without end where `updates` or `samples` is given).
             updates: End after so many updates of the fleet, on all ranks after the same one. Where a sum is always
                 under way, it is still applied: one update more. Where servers make updates, so are gradients under way.
+            samples: End after so many samples of the fleet.
             sampling: `queue`: every sample exactly once per epoch, at any pace; `iid`: with replacement; `shards`: each
                 worker its own equal part.
+            shuffle: False: in the order of the data (None: as the DataLoader does; of anything else, True).
+            sampler: Gives the order of the indices, which must be the same on every worker.
+            drop_last: Leave out what does not fill a batch.
+            sharded: A stream is already another one on each worker: each takes all of its own.
             **loader: For torch's DataLoader: num_workers, collate_fn, pin_memory …
         """
         if self._wrapped is None:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before it")
-        if sampling not in get_args(Sampling):
-            raise unknown("sampling", sampling, get_args(Sampling))
-        positive(batch_size=batch_size, epochs=epochs, updates=updates)
-        return Batches(
-            Loops(self._run, self._wrapped, self._progress), dataset, batch_size, epochs, updates, sampling, loader
+        asked = Asked(
+            batch_size=batch_size,
+            epochs=epochs,
+            updates=updates,
+            samples=samples,
+            sampling=sampling,
+            shuffle=shuffle,
+            sampler=sampler,
+            drop_last=drop_last,
+            sharded=sharded,
+            loader=loader,
         )
+        return Batches(Loops(self._run, self._wrapped, self._progress, self._digests), read_data(data, asked))
 
     def evaluate(self, function: Callable[[nn.Module], T]) -> T:
         """Call `function(model)` with the global parameters as they are now, in evaluation mode, without gradients.

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from ownpace.core.contract.errors import InputError, Interrupted
-from ownpace.core.learning.sampling import Sampling
+from ownpace.core.learning.claims import Claim
+from ownpace.core.learning.sampling import Take
+from ownpace.drop_in.digest import SampleDigests
+from ownpace.drop_in.feeds import Member
 from ownpace.drop_in.progress import FleetProgress
-from ownpace.engines.process.node.batch_source import BatchSource
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.joining import LoopRun
 
@@ -24,36 +26,77 @@ class Wrapped:
     overlap: bool
 
 
+@dataclass(frozen=True)
+class LoopPlan:
+    """How long a loop is to be; what is not known of it is infinite."""
+
+    batch_size: int
+    """Samples that each worker contributes to an update, where the algorithm does not decide."""
+    places: float
+    """At most so many samples are dealt out."""
+    samples: float
+    """As far as is known, it will be so many."""
+    epoch_samples: float
+    """Of one pass over the data."""
+    epochs: int | None
+    """How many passes are complete when the data has ended (None: by the samples of one)."""
+    updates: int | None
+    """It ends after so many (None: after any number)."""
+
+
 class Loops:
     """What `Batches` needs of the fleet."""
 
-    def __init__(self, run: LoopRun, wrapped: Wrapped, progress: FleetProgress) -> None:
+    def __init__(self, run: LoopRun, wrapped: Wrapped, progress: FleetProgress, digests: SampleDigests) -> None:
         self._run = run
         self._progress = progress
-        self._epochs = 0
+        self._epochs: int | None = None
         self._was_stopped = False
         self._wrapped = wrapped
+        self.digests = digests
 
-    def begin(
-        self, batch_size: int, size: int, epochs: int, sampling: Sampling, updates: int | None = None
-    ) -> BatchSource:
-        """Begin a loop over the data; returns where its samples come from."""
-        run, wrapped = self._run, self._wrapped
-        if run.is_open and run.loop.is_waiting:
+    @property
+    def member(self) -> Member:
+        """This worker's place in the fleet."""
+        return Member(self._run.rank, self._run.num_workers, self._run.seed)
+
+    @property
+    def next_number(self) -> int:
+        """That of the loop that begins next."""
+        return self._run.generation + 1
+
+    def check_free(self) -> None:
+        """Raise if a loop runs."""
+        if self._run.is_open and self._run.loop.is_waiting:
             raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
-        alike_in_loops = {"number of samples": size, "sampling": sampling, "epochs": epochs, "batch size": batch_size}
+
+    def begin(self, plan: LoopPlan, alike: dict[str, str]) -> int:
+        """Begin a loop, when all ranks do, with the same of what must be alike; returns its number."""
+        run, wrapped = self._run, self._wrapped
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
-        run.presence.begin_loop({name: str(value) for name, value in alike_in_loops.items()})
+        run.presence.begin_loop(alike)
         if not run.is_open:
-            alike = {"number_of_samples": size, "sampling": sampling, "epochs": epochs, "updates": updates}
-            run.open(wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=batch_size, alike=alike)
+            run.open(
+                wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=plan.batch_size, alike=alike
+            )
         # Before the coroutine begins, which may make an update at once, without data of this rank.
-        self._progress.begin_loop(batch_size, epochs * size, size)
-        self._epochs, self._was_stopped = epochs, False
-        number = run.begin_loop(batch_size, epochs * size, math.inf if updates is None else updates)
-        source = run.source(number, size, epochs, sampling)
+        self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
+        self._epochs, self._was_stopped = plan.epochs, False
+        number = run.begin_loop(plan.batch_size, plan.places, math.inf if plan.updates is None else plan.updates)
         run.loop.is_running = True
-        return source
+        return number
+
+    def wanted_samples(self) -> int:
+        """How many samples the algorithm wants next."""
+        return self._run.loop.wanted_samples()
+
+    def taking(self, number: int) -> Take:
+        """Takes places that all workers share, in that loop."""
+        return self._run.taking(number)
+
+    def note(self, number: int, claim: Claim) -> None:
+        """Note places of this worker's own."""
+        self._run.note(number, claim)
 
     def hand_out(self, samples: int) -> bool:
         """A batch of this many samples is about to be handed out; False: the run was stopped."""

@@ -19,7 +19,7 @@ class Claim(NamedTuple):
     """Places that a worker took, in one go."""
 
     start: int
-    count: int
+    samples: int
     rank: int
 
 
@@ -37,11 +37,11 @@ def left_over(total: int, claims: Iterable[Claim], applied: Sequence[int]) -> li
     """
     unexplained = list(applied)
     used: list[Places] = []
-    for start, count, rank in claims:
-        count = max(0, min(count, total - start, unexplained[rank]))
-        unexplained[rank] -= count
-        if count:
-            used.append((start, start + count))
+    for start, samples, rank in claims:
+        samples = max(0, min(samples, total - start, unexplained[rank]))
+        unexplained[rank] -= samples
+        if samples:
+            used.append((start, start + samples))
     left, begin = [], 0
     for start, stop in sorted(used):
         if begin < start:

@@ -24,6 +24,14 @@ class Purpose(IntEnum):
     LOOP_IID = 7
     LOOP_SHARD_ORDER = 8
     """The same as the first ones, for one `fleet.batches` of a user's loop."""
+    LOOP_SAMPLER = 9
+    """What a user's sampler draws, the same on all ranks."""
+    LOOP_STREAM = 10
+    """What a user's stream draws, likewise."""
+    LOOP_FUNCTION = 11
+    """What a user's function draws for one batch."""
+    LOOP_WORKERS = 12
+    """What the processes draw that load one worker's samples."""
 
 
 def seed_for(seed: int, purpose: Purpose, *more: int) -> int:

@@ -18,7 +18,8 @@ def places(ranges):
 
 def claims_of(chunks, total):
     """As workers make them from one count, and the places that each took, in order."""
-    claims, taken, start = [], [[], [], []], 0
+    claims, start = [], 0
+    taken: list[list[int]] = [[], [], []]
     for count, rank in chunks:
         claims.append(Claim(start, count, rank))
         taken[rank] += range(start, min(start + count, total))

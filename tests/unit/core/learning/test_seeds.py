@@ -48,4 +48,8 @@ def test_the_numbers_stay_what_they_are() -> None:
         "LOOP_QUEUE": 6,
         "LOOP_IID": 7,
         "LOOP_SHARD_ORDER": 8,
+        "LOOP_SAMPLER": 9,
+        "LOOP_STREAM": 10,
+        "LOOP_FUNCTION": 11,
+        "LOOP_WORKERS": 12,
     }

@@ -1,77 +1,79 @@
-"""Which samples a user's loop gets next: a batch sampler for torch's DataLoader."""
+"""Which samples a user's loop gets next: as many as the algorithm wants, at places that no other worker gets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-import torch
-
-from ownpace.core.learning.sampling import Permutations, Sampling, Take
-from ownpace.core.learning.seeds import Purpose, seed_for
+from ownpace.core.learning.claims import Claim, Places, number_of, within
+from ownpace.core.learning.orders import Order
+from ownpace.core.learning.sampling import Take
 
 
 class BatchSource:
-    """Draws as many samples for each batch as the algorithm wants, until no data is left."""
+    """Takes places for each batch, until none is left. It is a batch sampler for torch's DataLoader."""
 
     def __init__(
         self,
         wanted_samples: Callable[[], int],
         take: Take,
-        member: tuple[int, int],
-        size: int,
-        epochs: int,
-        sampling: Sampling,
-        seeds: tuple[int, int],
+        order: Order,
+        left: Sequence[Places],
+        *,
+        stop: int | None = None,
+        fills: int | None = None,
     ) -> None:
         """A source for one loop over the data.
 
         Args:
             wanted_samples: How many samples the algorithm wants next.
-            take: Takes places in the queue that all workers share.
-            member: This worker's rank, and how many there are.
-            size: Of the data set.
-            epochs: How often to go through it.
-            sampling: Which worker gets which samples.
-            seeds: The run's, and the number of this loop.
+            take: Takes places among those that are left, and returns the first.
+            order: What is at which place.
+            left: The places that are left: at the beginning of a run, all.
+            stop: The place, among those that are left, at which this worker ends (None: the last).
+            fills: What does not fill a batch of this size is left out (None: nothing is).
         """
-        (rank, num_workers), (seed, number) = member, seeds
         self._wanted_samples = wanted_samples
         self._take = take
-        self._size = size
-        self._epochs = epochs
-        self._total = epochs * size
+        self._order = order
+        self._left = left
+        self._stop = number_of(left) if stop is None else stop
+        self._fills = fills
         self.sizes: list[int] = []
         """Of the batches that were drawn and not handed out yet."""
-        self._draw = self._from_queue
-        self._order = Permutations(size, seed, Purpose.LOOP_QUEUE, number)
-        if sampling == "iid":
-            self._generator = torch.Generator().manual_seed(seed_for(seed, Purpose.LOOP_IID, number, rank))
-            self._draw = self._with_replacement
-        elif sampling == "shards":
-            everything = Permutations(size, seed, Purpose.SHARDS).indices(0, size)
-            self._shard = everything.tensor_split(num_workers)[rank]
-            self._order = Permutations(max(1, len(self._shard)), seed, Purpose.LOOP_SHARD_ORDER, number, rank)
-            self._drawn = 0
-            self._draw = self._from_shard
 
-    def __iter__(self) -> Iterator[list[int]]:
-        while indices := self._draw(max(1, self._wanted_samples())):
-            self.sizes.append(len(indices))
-            yield indices
+    def __iter__(self) -> Iterator[list[object]]:
+        while batch := self._draw(max(1, self._wanted_samples())):
+            self.sizes.append(len(batch))
+            yield batch
 
-    def _from_queue(self, samples: int) -> list[int]:
+    def _draw(self, samples: int) -> list[object]:
         # Beyond the end, the shared count goes on rising: that is how every worker finds out that nothing is left.
-        start = min(self._take(samples), self._total)
-        return self._order.indices(start, min(samples, self._total - start)).tolist() if start < self._total else []
+        start = self._take(samples)
+        ranges = within(self._left, start, min(start + samples, self._stop))
+        batch = [each for first, stop in ranges for each in self._order.at(first, stop - first)]
+        if self._fills is not None and len(batch) < samples:
+            del batch[len(batch) - len(batch) % min(self._fills, samples) :]
+        return batch
 
-    def _with_replacement(self, samples: int) -> list[int]:
-        left = self._total - min(self._take(samples), self._total)
-        return torch.randint(self._size, (min(samples, left),), generator=self._generator).tolist()
 
-    def _from_shard(self, samples: int) -> list[int]:
-        samples = min(samples, self._epochs * len(self._shard) - self._drawn)
-        if samples <= 0:
-            return []
-        start, self._drawn = self._drawn, self._drawn + samples
-        indices: list[int] = self._shard[self._order.indices(start, samples)].tolist()
-        return indices
+class OwnCount:
+    """Takes places of a worker's own share; what was taken is noted where all workers can read it."""
+
+    def __init__(self, first: int, rank: int, note: Callable[[Claim], None]) -> None:
+        self._next = first
+        self._rank = rank
+        self._note = note
+
+    def __call__(self, places: int) -> int:
+        start, self._next = self._next, self._next + places
+        self._note(Claim(start, places, self._rank))
+        return start
+
+
+def before(left: Sequence[Places], place: int) -> int:
+    """How many of the places that are left come before this one.
+
+    >>> before([(5, 6), (7, 10)], 8)
+    2
+    """
+    return number_of((start, min(stop, place)) for start, stop in left if start < place)

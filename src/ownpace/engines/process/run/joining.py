@@ -14,9 +14,9 @@ from torch import nn
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.sampling import Sampling
+from ownpace.core.learning.claims import Claim
+from ownpace.core.learning.sampling import Take
 from ownpace.engines.job import OnProgress
-from ownpace.engines.process.node.batch_source import BatchSource
 from ownpace.engines.process.node.loop import UserLoop, held_by_servers
 from ownpace.engines.process.node.model_state import global_state_dicts
 from ownpace.engines.process.node.nodes import ProcessWorker
@@ -75,7 +75,8 @@ class LoopRun:
         self._alone = alone
         self._stack = ExitStack()
         self._opened: _Open | None = None
-        self._generation = 0
+        self.generation = 0
+        """The number of the latest loop."""
         self.is_over = False
         self.on_progress: Callable[[Progress, int], None] = _ignore
         """Called after every update that this process makes or hears of, and after its local steps, with the samples
@@ -201,17 +202,24 @@ class LoopRun:
         It also ends after this many updates: on all ranks after the same one; where servers make them, a worker's
         gradient that is under way by then is still applied.
         """
-        self._generation += 1
-        self.loop.begin(self._options.algorithm, self._generation, batch_size, samples, updates)
-        return self._generation
+        self.generation += 1
+        self.loop.begin(self._options.algorithm, self.generation, batch_size, samples, updates)
+        return self.generation
 
-    def source(self, number: int, size: int, epochs: int, sampling: Sampling) -> BatchSource:
-        """Where that loop's samples come from."""
+    def taking(self, number: int) -> Take:
+        """Takes places in the queue of that loop, which all workers share; `claims` tells who took which."""
         assert self._opened is not None
-        member = self._environment.rank, self._environment.world_size
-        seeds = self._options.seed, number
-        take = self._opened.counters.taking(number)
-        return BatchSource(self.loop.wanted_samples, take, member, size, epochs, sampling, seeds)
+        return self._opened.counters.claiming(number, self.rank)
+
+    def note(self, number: int, claim: Claim) -> None:
+        """Note places of that loop that are this worker's own."""
+        assert self._opened is not None
+        self._opened.counters.note(number, claim)
+
+    def claims(self, number: int) -> list[Claim]:
+        """Who took which places in that loop, the latest."""
+        assert self._opened is not None
+        return self._opened.counters.claims(number, self.num_workers)
 
     def end_loop(self, *, stop: bool) -> bool:
         """Bring a loop to its end on all workers; `stop`: it was left before its data had ended.
@@ -221,11 +229,11 @@ class LoopRun:
         """
         if self.is_over or self.loop.has_failed:
             return False
-        count_left = shared_counter(self._store, f"left/{self._generation}")
+        count_left = shared_counter(self._store, f"left/{self.generation}")
         if stop:
             count_left(1)  # before the others can hear of it: they look when their part has ended
             self.loop.tell_to_stop()
-        self.loop.finish(shared_counter(self._store, f"ended/{self._generation}"))
+        self.loop.finish(shared_counter(self._store, f"ended/{self.generation}"))
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
         self.on_progress(self._opened.worker.progress, 0)
@@ -235,6 +243,16 @@ class LoopRun:
     def rank(self) -> int:
         """This process's, among the workers."""
         return self._environment.rank
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are."""
+        return self._environment.world_size
+
+    @property
+    def seed(self) -> int:
+        """Of the order of the samples."""
+        return self._options.seed
 
     @property
     def was_interrupted(self) -> bool:
