@@ -17,7 +17,7 @@ PADDING, START, FIRST, SECOND, OTHERS = 0, 1, 2, 3, 4
 
 
 class Sentences(Dataset):
-    """Sentences of 6 to 16 random words, two of which are FIRST and SECOND; the label says which of these comes first."""
+    """Sentences of 6 to 16 random words, two of which are FIRST and SECOND; the label says which comes first."""
 
     def __init__(self, size: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)

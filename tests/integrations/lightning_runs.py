@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import lightning as L
+import lightning as L  # noqa: N812
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
 from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss
@@ -94,7 +94,7 @@ def fit(algorithm: str, folder: Path, net: Net | None = None, **trainer: Any) ->
     assert strategy.summary is not None
     return {
         "epochs": net.epochs,
-        "rates": net.rates,
+        "rates": [*net.rates, its.optimizers[0].param_groups[0]["lr"]],
         "weights": flat(net.net).tolist(),
         "steps": its.global_step,
         "validated": net.validated,

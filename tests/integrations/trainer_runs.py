@@ -53,20 +53,20 @@ class Net(nn.Module):
 
 
 class Notes(TrainerCallback):
-    """Begins a list for every epoch, and notes the rates; one rank may stop at its second step."""
+    """Begins a list for every epoch; one rank may stop at its second step."""
 
     def __init__(self, net: Net, *, stops: bool) -> None:
         self.net = net
         self.stops = stops
-        self.rates: list[float] = []
+        self.steps = 0
         self.evaluated: list[float] = []
 
     def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
         self.net.epochs.append([])
 
-    def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        self.rates.append(optimizer.param_groups[0]["lr"])
-        if self.stops and len(self.rates) == 2:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps += 1
+        if self.stops and self.steps == 2:
             control.should_training_stop = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
@@ -97,7 +97,7 @@ def train(
     assert trainer.summary is not None
     return {
         "epochs": net.epochs,
-        "rates": notes.rates,
+        "last_rate": optimizer.param_groups[0]["lr"],
         "weights": flat(net).tolist(),
         "steps": trainer.state.global_step,
         "epoch": trainer.state.epoch,
@@ -121,9 +121,15 @@ def refusals() -> dict[str, str]:
 
 def runs(folder: Path) -> dict[str, Any]:
     """All trainings of one start."""
-    best = {"load_best_model_at_end": True, "save_total_limit": 1}
-    steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2, "save_steps": 2, "logging_steps": 1}
-    linear = {"lr_scheduler_type": "linear", "num_train_epochs": 3}
+    best: dict[str, Any] = {"load_best_model_at_end": True, "save_total_limit": 1}
+    steps: dict[str, Any] = {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+        "logging_steps": 1,
+    }
+    linear: dict[str, Any] = {"lr_scheduler_type": "linear", "num_train_epochs": 3}
     seen = {
         "sync": train("sync", folder / "sync"),
         "clipped": train("sync", folder / "clipped", max_grad_norm=0.5),

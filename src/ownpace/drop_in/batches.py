@@ -77,6 +77,7 @@ class Batches:
         data = self._data
         return LoopPlan(
             batch_size=data.batch_size,
+            micro_batch=data.micro_batch,
             places=math.inf if self._total == ENDLESS else self._total,
             samples=math.inf if self._known is None else self._known,
             epoch_samples=math.inf if data.size is None or data.sharded else data.size,
@@ -92,6 +93,7 @@ class Batches:
             "kind of data": KINDS[data.kind],
             "number of samples": "unknown" if size is None else str(size),
             "batch size": str(data.batch_size),
+            "micro-batch": str(data.micro_batch),
             "epochs": "no number" if data.epochs is None else str(data.epochs),
             "sampling": "sharded" if data.sharded else data.sampling,
             "order": self._order_in_words(order),

@@ -42,6 +42,8 @@ class LoopPlan:
     """How many passes are complete when the data has ended (None: by the samples of one)."""
     updates: int | None
     """It ends after so many (None: after any number)."""
+    micro_batch: int | None = None
+    """Samples of one batch, where an algorithm does not say (None: all that it contributes to an update)."""
 
 
 class Loops:
@@ -82,7 +84,8 @@ class Loops:
         # Before the coroutine begins, which may make an update at once, without data of this rank.
         self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
         self._epochs, self._was_stopped = plan.epochs, False
-        number = run.begin_loop(plan.batch_size, plan.places, math.inf if plan.updates is None else plan.updates)
+        sizes = plan.batch_size, plan.micro_batch or plan.batch_size
+        number = run.begin_loop(sizes, plan.places, math.inf if plan.updates is None else plan.updates)
         run.loop.is_running = True
         return number
 

@@ -92,6 +92,7 @@ class FleetTraining(_Base):
         self._sampling = sampling
         self._data: TrainingData | None = None
         self._began: tuple[int, float] = 0, 0.0
+        self._accumulated = 1
         self._counted = 0
         self._epoch_samples = math.inf
         self.fleet: Joined | None = None
@@ -106,12 +107,15 @@ class FleetTraining(_Base):
     def train(self, *positional: Any, **keywords: Any) -> Any:
         """Train, as the Trainer does, with the fleet."""
         leave_to_fleet()  # other TrainingArguments may have been made since
+        # The fleet accumulates: it leaves no batch over where an epoch ends.
+        self._accumulated, self.args.gradient_accumulation_steps = self.args.gradient_accumulation_steps, 1
         with join(**self._joining) as fleet:
             self.fleet = fleet
             try:
                 output = super().train(*positional, **keywords)
             finally:
                 self.fleet = None
+                self.args.gradient_accumulation_steps = self._accumulated
         self.summary = fleet.summary
         return output
 
@@ -128,7 +132,12 @@ class FleetTraining(_Base):
         finally:
             del self.accelerator.prepare
         self._data = TrainingData(
-            loader, self.fleet.num_workers, self._joined, updates=self._updates_left, sampling=self._sampling
+            loader,
+            self.fleet.num_workers,
+            self._joined,
+            accumulated=self._accumulated,
+            updates=self._updates_left,
+            sampling=self._sampling,
         )
         if not isinstance(loader.dataset, IterableDataset):
             self._epoch_samples = len(loader.dataset)
@@ -183,8 +192,7 @@ class FleetTraining(_Base):
         return epoch, 0
 
     def _run_epoch(self, **keywords: Any) -> None:
-        steps = self.args.gradient_accumulation_steps
-        keywords.update(num_update_steps_per_epoch=_NO_END, steps_in_epoch=_NO_END // steps * steps)
+        keywords.update(num_update_steps_per_epoch=_NO_END, steps_in_epoch=_NO_END)
         super()._run_epoch(**keywords)
 
     def get_batch_samples(self, *positional: Any, **keywords: Any) -> Any:

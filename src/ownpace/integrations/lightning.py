@@ -49,6 +49,7 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         self._joining = {"algorithm": algorithm, "parameters": parameters, **(join or {})}
         self._sampling = sampling
         self._data: TrainingData | None = None
+        self._settings: dict[str, Any] = {}
         self._steps_before = 0
         self._warned = False
         self.fleet: Joined | None = None
@@ -83,7 +84,7 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         self.fleet = join(**self._joining)
         self.fleet.__enter__()
         # The gradient of the whole update is clipped, as with DDP, not each rank's part of it.
-        clip_norm, trainer.gradient_clip_val = trainer.gradient_clip_val, None
+        clip_norm = self._taken_over(trainer, "gradient_clip_val", None)
         for optimizer in self.optimizers:
             self.fleet.wrap(self.model, optimizer, clip_norm=clip_norm)
             accept_closures(optimizer)
@@ -93,6 +94,13 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
                     self.fleet.schedule(config.scheduler)
         # In place: the data and the progress that the loop knows already stay its own.
         trainer.fit_loop.epoch_loop.__class__ = FleetEpochLoop
+
+    def _taken_over(self, trainer: Any, name: str, instead: object) -> Any:
+        """A setting of the Trainer's that the fleet sees to; meanwhile the Trainer itself has another."""
+        if name not in self._settings:
+            self._settings[name] = getattr(trainer, name)
+            setattr(trainer, name, instead)
+        return self._settings[name]
 
     def on_train_start(self) -> None:
         """A checkpoint has been loaded by now, if there is one."""
@@ -110,6 +118,8 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
     def teardown(self) -> None:
         """Leave nothing behind; there may have been no data."""
         self._leave(None)
+        for name in list(self._settings):
+            setattr(self._trainer, name, self._settings.pop(name))
         super().teardown()
 
     def _leave(self, error: BaseException | None) -> None:
@@ -128,9 +138,16 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         """Training data come from the fleet; Lightning deals out all other data evenly."""
         if self._trainer.state.stage != RunningStage.TRAINING:
             return dataloader
-        limit = self._trainer.limit_train_batches
+        # The fleet accumulates: it leaves no batch over where an epoch ends.
+        accumulated = self._taken_over(self._trainer, "accumulate_grad_batches", 1)
         self._data = TrainingData(
-            dataloader, self.world_size, self._joined, limit=limit, updates=self._updates_left, sampling=self._sampling
+            dataloader,
+            self.world_size,
+            self._joined,
+            accumulated=accumulated,
+            limit=self._trainer.limit_train_batches,
+            updates=self._updates_left,
+            sampling=self._sampling,
         )
         return self._data
 

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from ownpace.core.contract.errors import InputError
 from ownpace.drop_in import Joined
+from ownpace.drop_in.data import length
 
 
 class TrainingData:
-    """Stands in for a DataLoader; `len()` is how many batches each worker would get if all were equally fast."""
+    """Stands in for a DataLoader; `len()` is how many updates a loop would have if all workers were equally fast."""
 
     def __init__(
         self,
@@ -21,6 +22,7 @@ class TrainingData:
         num_workers: int,
         fleet: Callable[[], Joined],
         *,
+        accumulated: int = 1,
         limit: float = 1.0,
         updates: Callable[[], int | None] = lambda: None,
         **options: Any,
@@ -31,7 +33,8 @@ class TrainingData:
             loader: What the user made.
             num_workers: In the fleet.
             fleet: Gives the fleet; called when a loop begins, since some frameworks load data before they have a model.
-            limit: A share of the data, or (an int) batches of each worker, that a loop ends after.
+            accumulated: How many batches each worker contributes to an update.
+            limit: A share of the data, or (an int) so many batches of each worker, that a loop ends after.
             updates: Gives the number of updates that the next loop ends after, if there is one.
             **options: For `fleet.batches`.
         """
@@ -42,18 +45,19 @@ class TrainingData:
         self.loader = loader
         self.dataset = loader.dataset
         self._fleet = fleet
-        self._options = options
         self._updates = updates
-        in_update = num_workers * loader.batch_size
-        size = len(loader.dataset)  # type: ignore[arg-type]
-        self._length = math.ceil(size / in_update)
-        self._samples = size
+        batch_size = accumulated * loader.batch_size
+        self._options = {"batch_size": batch_size, "micro_batch": loader.batch_size, **order_of(loader), **options}
+        self._length = self._samples = None
+        size = length(loader.dataset)
         if isinstance(limit, int):
-            self._length = min(self._length, limit)
-            self._samples = min(self._samples, limit * in_update)
-        elif limit < 1.0:
-            self._length = max(1, int(limit * self._length))
-            self._samples = max(1, int(limit * self._samples))
+            most = limit * num_workers * loader.batch_size
+            self._samples = most if size is None else min(size, most)
+        elif size is not None and limit < 1.0:
+            self._samples = max(1, int(limit * size))
+        known = size if self._samples is None else self._samples
+        if known is not None:
+            self._length = math.ceil(known / (num_workers * batch_size))
         self._iterator: Generator[Any, None, None] | None = None
         self._begun = False
         self.is_running = False
@@ -62,6 +66,8 @@ class TrainingData:
         """Of the latest loop, on this rank."""
 
     def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("data of unknown length has no len()")
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
@@ -69,15 +75,11 @@ class TrainingData:
         return self._iterator
 
     def _go_through(self) -> Generator[Any, None, None]:
-        loader = self.loader
         self.batches = 0
         self._begun = self.is_running = True
+        options = {"epochs": 1, "updates": self._updates(), "samples": self._samples, **self._options}
         try:
-            kept = ("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-            options = {name: getattr(loader, name) for name in kept}
-            assert loader.batch_size is not None
-            options |= self._options | {"updates": self._updates()}
-            for batch in self._fleet().batches(loader.dataset, loader.batch_size, **options):
+            for batch in self._fleet().batches(self.loader, **options):
                 self.batches += 1
                 yield batch
         finally:
@@ -90,3 +92,11 @@ class TrainingData:
         if begun and self._iterator is not None:
             self._iterator.close()
         return begun
+
+
+def order_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """In which order the samples are to come, where a framework has put a sampler of its own around the user's."""
+    sampler = loader.sampler
+    if isinstance(sampler, DistributedSampler) and hasattr(sampler.dataset, "_sampler"):
+        return {"sampler": sampler.dataset._sampler}
+    return {}
