@@ -122,6 +122,7 @@ PICTURES = {
         fleet=RING,
         rows=BY_PACE,
         until_s=15.5,
+        parameters={"max_batch": 0},
     ),
     "sync": Picture(
         title="Sync-SGD: everybody waits for the slowest, then for the sum", fleet=RING, rows=BY_PACE, until_s=15.5

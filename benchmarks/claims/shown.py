@@ -54,17 +54,20 @@ def grouping(task: str, momentum: float) -> Race:
     return Race(name, three_classes(), base, ways, lrs, seeds, {"async": low, "stale": low}, levels=LEVELS[task])
 
 
+UNBOUNDED = {"max_batch": 0}
+"""For pace: its figures were taken before updates were bounded. Computing never idles, however long a sum takes."""
 WAYS: Mapping[str, Way] = {
+    "pace": ("pace", UNBOUNDED),
     **{
         name: (name, {})
         for name in (
-            "pace", "abs", "sync", "balanced", "acco", "pipe", "layered", "grouping", "async", "stale", "dc-async",
+            "abs", "sync", "balanced", "acco", "pipe", "layered", "grouping", "async", "stale", "dc-async",
             "staleness-aware", "backup", "local", "diloco", "wp",
         )
     },
     "od": ("od", {"warmup": 50, "form": "all-reduce"}),
     "acco, equal-time": ("acco", {"micro": "equal-time"}),
-    "pace, share": ("pace", {"predict": "share"}),
+    "pace, share": ("pace", {"predict": "share", **UNBOUNDED}),
 }  # fmt: skip
 OURS = ("pace", "pace, share")
 BESIDE = ("acco, equal-time",)
@@ -117,7 +120,9 @@ ALPHA_BATCHES = (2, 8, 32)
 
 def alpha(fleet: str, batch_size: int) -> Race:
     """How Pace-SGD should predict: over fleets, and over noise, which smaller batches have more of."""
-    ways: dict[str, Way] = {predict: ("pace", {"predict": predict}) for predict in ("own", "share", "none")}
+    ways: dict[str, Way] = {
+        predict: ("pace", {"predict": predict, **UNBOUNDED}) for predict in ("own", "share", "none")
+    }
     base = replace(DIGITS, batch_size=batch_size)
     lrs = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
     return Race(f"{fleet}, batch {batch_size}", fleet, base, ways, lrs, (0, 1, 2), levels=(0.93, 0.95))
@@ -148,7 +153,7 @@ def to_the_end(task: str, fleet: str, algorithm: str, lr: float, optimizer: str 
         TASKS[task],
         fleet=fleet,
         algorithm=algorithm,
-        parameters={},
+        parameters=dict(UNBOUNDED) if algorithm == "pace" else {},
         lr=lr,
         optimizer=optimizer,
         momentum=0.9 if optimizer == "sgd" else 0.0,
@@ -302,7 +307,7 @@ def limit(fleet: str, algorithm: str) -> Config:
     return replace(
         MNIST,
         algorithm=algorithm,
-        parameters={},
+        parameters=dict(UNBOUNDED) if algorithm == "pace" else {},
         fleet=fleet,
         samples=2_000_000,
         seconds=None,

@@ -93,7 +93,11 @@ def every_algorithm() -> dict[str, Any]:
 
 
 def unequal_batches() -> dict[str, Any]:
-    return {"scheduled": train(TwoToOne(), 48, gamma=0.5)}
+    """A scheduler stepped once a batch; the slower rank is warned."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        seen = {"scheduled": train(TwoToOne(), 48, gamma=0.5)}
+    return {**seen, "warned": [str(warning.message) for warning in warned]}
 
 
 def second_loops() -> dict[str, Any]:

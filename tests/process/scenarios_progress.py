@@ -14,6 +14,7 @@ from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss, sg
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, StepLR
 
 import ownpace
+from ownpace.core.contract.events import Event, Update
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "pace": {},
@@ -82,6 +83,40 @@ def schedules() -> dict[str, Any]:
         for name, parameters in ALGORITHMS.items()
         for slow_rank, make in ((0, one_cycle), (1, cosine))
     }
+
+
+BOUNDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "pace": ("pace", {}),
+    "pace, bounded": ("pace", {"max_batch": 24, "micro": "fixed"}),
+    "pace, prescribed": ("pace", {"target_batch": 21}),
+    "abs": ("abs", {}),
+    "abs, prescribed": ("abs", {"target_batch": 21, "micro": "equal-time"}),
+    "acco, prescribed": ("acco", {"target_batch": 42}),
+}
+
+
+def bounds() -> dict[str, Any]:
+    """The samples of every update, and what was warned of. Rank 1 is so slow that rank 0 could do a lot meanwhile."""
+    seen: dict[str, Any] = {}
+    for label, (name, parameters) in BOUNDS.items():
+        net = make_net()
+        noted: list[Event] = []
+        optimizer = sgd(net)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with ownpace.join(name, parameters=parameters, detail=True, on_event=noted.append) as fleet:
+                fleet.wrap(net, optimizer)
+                for x, y, _ in fleet.batches(Numbers(512), BATCH):
+                    time.sleep(0.02 if RANK else 0.0001)
+                    mean_loss(net, x, y).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        seen[label] = {
+            "sizes": [event.samples for event in noted if isinstance(event, Update)],
+            "largest": fleet.summary.update_samples.max,
+            "warned": [str(warning.message) for warning in caught],
+        }
+    return seen
 
 
 def main() -> None:

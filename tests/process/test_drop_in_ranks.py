@@ -72,6 +72,10 @@ def test_a_scheduler_stepped_once_a_batch_leaves_all_ranks_with_the_same_model(s
     counts = [len(rank["scheduled"]["loops"][0]) for rank in ranks]
     assert counts[0] > counts[1]
     same_weights(ranks, "scheduled")
+    assert ranks[0]["warned"] == []
+    (warned,) = ranks[1]["warned"]  # once, though every update differs
+    assert "lr of parameter group 0 is 0.1 on this rank and 0.05 on rank 0" in warned
+    assert "fleet.schedule" in warned
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -108,11 +109,42 @@ def test_what_a_fleet_cannot_step_is_refused() -> None:
             fleet.schedule(once)
 
 
-def test_progress_and_schedules_follow_the_fleet_whichever_rank_is_slow(start: Start, tmp_path: Path) -> None:
-    command = torchrun("-m", "tests.process.scenarios_progress", "schedules", str(tmp_path))
+def ranks_of(scenario: str, start: Start, folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """What both ranks of a scenario wrote, and what was said on standard error."""
+    command = torchrun("-m", "tests.process.scenarios_progress", scenario, str(folder))
     started = start(command, PYTHONPATH=importable())
     assert started.ends() == 0, started.stderr
-    ranks: list[dict[str, Any]] = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)], started.stderr
+
+
+def test_updates_have_the_samples_that_were_asked_for(start: Start, tmp_path: Path) -> None:
+    ranks, said = ranks_of("bounds", start, tmp_path)
+    for label, one in ranks[0].items():
+        sizes = one["sizes"]
+        assert sum(sizes) == 512, label
+        assert one["largest"] == max(sizes), label
+        target = {"pace, prescribed": 21, "abs, prescribed": 21, "acco, prescribed": 42}.get(label)
+        if target is not None:
+            # Where the data ends, a worker may have none left for its part; of sums under way, there is one.
+            assert sizes.count(target) >= 512 // target - 3, (label, sizes)
+            assert max(sizes) == target, label
+        most = {"pace": 2 * 2 * 8, "pace, bounded": 24}.get(label)
+        if most is not None:
+            assert max(sizes) <= most, label
+            assert max(sizes) > 16, label  # rank 0 has not waited when it could compute
+        assert ranks[1][label]["warned"] == []
+        assert bool(one["warned"]) == (label == "abs"), label
+    assert max(ranks[0]["abs"]["sizes"]) > 32
+    assert "where 16 were asked for (8 samples × 2 workers)" in ranks[0]["abs"]["warned"][0]
+    lines = [line for line in said.splitlines() if line.startswith("ownpace: ")]
+    assert len(lines) == len(ranks[0])
+    assert re.match(
+        r"ownpace: pace on 2 workers: 512 samples in \d+ updates of \d+ on average \(at most \d+\), ", lines[0]
+    )
+
+
+def test_progress_and_schedules_follow_the_fleet_whichever_rank_is_slow(start: Start, tmp_path: Path) -> None:
+    ranks, _ = ranks_of("schedules", start, tmp_path)
     assert len(ranks[0]) == 2 * len(ALGORITHMS)
     for label, one in ranks[0].items():
         other, name = ranks[1][label], label.split()[0]

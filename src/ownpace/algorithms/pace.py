@@ -100,7 +100,8 @@ class PaceSgd(VaryingBatch):
             return None
         # Nothing has been summed before the first update, so there is only the own gradient to go by.
         alpha = 1.0
-        if self.predict == "share" and total.samples:
+        # Not of several models: a mean of means over different samples would need each one's own weights.
+        if self.predict == "share" and total.samples and not batch.counts:
             alpha = total.contributions[me.rank].samples / total.samples
         return own.peek(batch if alpha == 1 else mix(batch, total, alpha))
 
@@ -109,4 +110,4 @@ def mix(batch: Gradient, total: Gradient, alpha: float) -> Gradient:
     """ĝ: α times the mean of the batch under way and 1 − α times that of the last sum."""
     mean = total.total * ((1 - alpha) / total.samples)
     mean.add_(batch.total, alpha=alpha / max(1, batch.samples))
-    return Gradient(mean, 1, batch.versions)
+    return Gradient(mean, 1, batch.versions, partial=batch.partial or total.partial)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -22,11 +22,13 @@ from ownpace.drop_in.batches import Batches
 from ownpace.drop_in.closing import last_line, warn_of_large_updates
 from ownpace.drop_in.data import Asked, read_data
 from ownpace.drop_in.digest import SampleDigests
+from ownpace.drop_in.explanations import explain
 from ownpace.drop_in.loops import Loops, Wrapped
 from ownpace.drop_in.progress import FleetProgress
 from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
 from ownpace.engines.job import OnProgress
-from ownpace.engines.process.node.user_parameters import flatten
+from ownpace.engines.process.node.user_pair import UserPair
+from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.joining import FleetOptions, LoopRun
 from ownpace.engines.process.run.rendezvous import Environment, default_timeout_s
 from ownpace.report.summary import Summary, SummaryBuilder
@@ -85,6 +87,7 @@ class Joined:
         self._run = LoopRun(options, self._environment, alone=started is None)
         self._wrapped: Wrapped | None = None
         self._digests = SampleDigests()
+        self._models: Sequence[nn.Module] = ()
         self._progress = FleetProgress(self.num_workers)
         self._run.on_progress = self._progress.take
         self._schedules: list[FollowedSchedule] = []
@@ -124,10 +127,16 @@ class Joined:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        told = explain(error)
         for schedule in self._schedules:
             schedule.release()
         builder = SummaryBuilder()
-        lines = self._run.close(error)
+        try:
+            lines = self._run.close(told or error)
+        finally:
+            self._let_go()
+        if told is not None:
+            raise told from error
         for line in lines:
             builder.take(events.from_line(line))
         if lines:
@@ -149,27 +158,49 @@ class Joined:
     ) -> tuple[Model, AnyOptimizer]:
         """Make a model and its optimizer those of the fleet; they are the same objects.
 
+        Call it once for each pair, before the first loop, where there are several (a GAN's). Each `step()` of an
+        optimizer then brings the gradient of its own parameters, which are averaged over its own samples.
+
         Args:
             model: Any module. Its parameters become views of one flat vector, and begin as those of rank 0.
-            optimizer: Any torch optimizer over all trainable parameters of the model.
+            optimizer: Any torch optimizer. Its parameters are what is trained; frozen ones stay untouched until they
+                have a gradient. Parameters of the model that are not the optimizer's only begin as those of rank 0.
             scheduler: As for `fleet.schedule`: a learning-rate scheduler that is to follow the fleet.
-            clip_norm: Clip the norm of the *summed* gradient to this, before each step.
+            clip_norm: Clip the norm of the fleet's mean gradient of this model to this, before each step.
             overlap: Send each layer's gradient while the backward pass is still at the others, where the algorithm
                 allows it. Faster; but then each batch needs its own `optimizer.step()`, and nothing may change the
                 gradients between `backward()` and `step()`: that is refused, not ignored.
         """
-        if self._wrapped is not None:
-            raise InputError("wrap was called twice; a fleet trains one model")
+        if self._run.is_open:
+            raise InputError("fleet.wrap was called after the first loop; wrap all models before it")
         positive(clip_norm=clip_norm)
-        if getattr(optimizer.step, "_of_a_fleet", False):
-            # Before `flatten`, which would take it for the real step.
-            del optimizer.step  # of a fleet before this one
-        self._wrapped = Wrapped(model, flatten(model, optimizer, clip_norm), overlap)
-        # After `flatten`, which has kept the real step.
-        replace_step(optimizer, self._stepped)
+        pairs = [] if self._wrapped is None else list(self._wrapped.parameters.pairs)
+        if pairs and (overlap or (self._wrapped is not None and self._wrapped.overlap)):
+            raise InputError("overlap=True works with one model only; leave it out")
+        pair = UserPair(model, optimizer, clip_norm)
+        self._wrapped = Wrapped(UserParameters([*pairs, pair]), overlap)
+        self._models = self._wrapped.models
+        # After the pair was made, which has kept the real step; and only if nothing was refused.
+        pair.replace_step(partial(self._stepped, len(pairs)))
         if scheduler is not None:
             self.schedule(scheduler)
         return model, optimizer
+
+    def unwrap(self) -> None:
+        """Make the models and optimizers ordinary ones again: each parameter in memory of its own, no hooks.
+
+        It happens by itself at the end of the `with` block, however that ends. Called in it, it ends the training:
+        no further loop can begin.
+        """
+        if self._run.is_open and self._run.loop.is_running:
+            raise InputError("fleet.unwrap was called within a loop over fleet.batches; end that loop before")
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._wrapped is not None:
+            self._run.let_go()
+            self._wrapped.parameters.release()
+            self._models, self._wrapped = self._wrapped.models, None
 
     def schedule(self, scheduler: Scheduler, *, every: Every = "update") -> Scheduler:
         """Let a learning-rate scheduler follow the fleet; returns the same object.
@@ -186,7 +217,7 @@ class Joined:
         check_schedule(scheduler, every)
         progress = self._progress
         followed = FollowedSchedule(scheduler, lambda: progress.steps if every == "update" else progress.epoch)
-        progress.follow(followed.go_on)
+        progress.lead(followed)
         self._schedules.append(followed)
         return scheduler
 
@@ -249,45 +280,30 @@ class Joined:
         )
         return Batches(Loops(self._run, self._wrapped, self._progress, self._digests), read_data(data, asked))
 
-    def evaluate(self, function: Callable[[nn.Module], T]) -> T:
+    def evaluate(self, function: Callable[..., T]) -> T:
         """Call `function(model)` with the global parameters as they are now, in evaluation mode, without gradients.
 
+        Of several models, it gets all: `function(generator, discriminator)`, in the order of `wrap`.
         Only this worker evaluates; no other waits for it, so it may be called at any time and by any worker.
         """
-        if self._wrapped is None:
+        models, run = self._models, self._run
+        if not models:
             raise InputError("fleet.evaluate needs a model; call fleet.wrap(model, optimizer) before it")
-        model, run = self._wrapped.model, self._run
         # Each by itself: a user may keep some layers in evaluation mode while training.
-        were_training = [module for module in model.modules() if module.training]
-        model.eval()
+        were_training = [module for model in models for module in model.modules() if module.training]
+        for model in models:
+            model.eval()
         try:
             with torch.no_grad():
-                if not run.is_open or run.is_over:
-                    return function(model)
+                if not run.is_open or run.is_over or self._wrapped is None:
+                    return function(*models)
                 with run.loop.at_global_parameters():
-                    return function(model)
+                    return function(*models)
         finally:
             for module in were_training:
                 module.training = True
 
-    def _stepped(self) -> None:
+    def _stepped(self, number: int) -> None:
         if not self._run.is_open or not self._run.loop.is_running:
             raise InputError("optimizer.step was called outside of fleet.batches; take the batches from it")
-        self._run.loop.take_gradient()
-
-
-def replace_step(optimizer: Optimizer, stepped: Callable[[], None]) -> None:
-    """Let `optimizer.step()` hand the gradient to the algorithm; the real step is the algorithm's to make."""
-
-    def step(self: Optimizer, closure: object = None) -> None:
-        if closure is not None:
-            raise InputError("optimizer.step was given a closure; compute the gradient before, as in loss.backward()")
-        self._opt_called = True  # type: ignore[attr-defined]  # what torch's schedulers look for
-        stepped()
-
-    # What torch's schedulers look for, to warn of a step that they do not see; this one is seen.
-    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    step._of_a_fleet = True  # type: ignore[attr-defined]
-    optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
-    # A GradScaler is to undo its scale, and to look for infinities, before the gradient goes to the others.
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        self._run.loop.take_gradient(number)

@@ -21,9 +21,18 @@ from ownpace.engines.process.run.joining import LoopRun
 class Wrapped:
     """What a user gave to `fleet.wrap`."""
 
-    model: nn.Module
     parameters: UserParameters
     overlap: bool
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """In the order of `wrap`; one that has several optimizers is there once."""
+        return list({id(pair.model): pair.model for pair in self.parameters.pairs}.values())
+
+    @property
+    def model(self) -> nn.Module:
+        """All models as one."""
+        return self.models[0] if len(self.models) == 1 else nn.ModuleList(self.models)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 from ownpace.engines.progress import Progress
 
 _ROUNDING = 1e-9
+
+
+class Follower(Protocol):
+    """What follows the fleet's progress."""
+
+    def go_on(self) -> None:
+        """The fleet has got further."""
+
+    def stay(self) -> None:
+        """The fleet counts from elsewhere now, and the follower is where it belongs."""
+
+
+class _Before(NamedTuple):
+    """What was counted in an earlier run."""
+
+    updates: int = 0
+    samples: int = 0
 
 
 class FleetProgress:
@@ -28,14 +46,15 @@ class FleetProgress:
         """The largest batch size of all loops."""
         self.position = 0.0
         """Of schedules that go on with every update."""
+        self._before = _Before()
         self._scheduled = 0.0
         self._local = _LocalSteps(num_workers)
         self._loop = _Loop()
-        self._listeners: list[Callable[[], None]] = []
+        self._schedules: list[Follower] = []
 
-    def follow(self, listener: Callable[[], None]) -> None:
-        """Call this whenever the fleet has got further."""
-        self._listeners.append(listener)
+    def lead(self, schedule: Follower) -> None:
+        """Let this follow, whenever the fleet has got further."""
+        self._schedules.append(schedule)
 
     def begin_loop(self, batch_size: int, samples: float, epoch_samples: float) -> None:
         """A loop begins, over this many samples, and data of which one pass is that many (both may be infinite)."""
@@ -52,11 +71,12 @@ class FleetProgress:
             progress: Of this worker.
             local_samples: Of its local steps since the last update.
         """
-        loop, self._scheduled = self._loop, progress.scheduled
+        loop, before = self._loop, self._before
+        self._scheduled = progress.scheduled
         ahead = self._local.samples_of_all(local_samples, progress.samples)
         # Never beyond the data: what others do in this round is a guess.
         scheduled = min(self._scheduled - loop.first_scheduled + ahead, loop.all_samples)
-        self.updates, self.samples = progress.version, progress.samples
+        self.updates, self.samples = before.updates + progress.version, before.samples + progress.samples
         self.position = loop.first_position + scheduled / loop.update_samples
         self.epoch = loop.first_epoch + int((self.samples - loop.first_sample) // loop.epoch_samples)
         self._tell()
@@ -70,9 +90,26 @@ class FleetProgress:
             self.epoch = self._loop.first_epoch + epochs
         self._tell()
 
+    def state_dict(self) -> dict[str, float]:
+        """All that a later run needs to go on counting."""
+        return {
+            "updates": self.updates,
+            "samples": self.samples,
+            "epoch": self.epoch,
+            "position": self.position,
+        }
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on counting from there, before the first loop. Schedules that follow have their own state."""
+        self._before = _Before(int(state["updates"]), int(state["samples"]))
+        self.updates, self.samples = self._before.updates, self._before.samples
+        self.epoch, self.position = int(state["epoch"]), float(state["position"])
+        for schedule in self._schedules:
+            schedule.stay()
+
     def _tell(self) -> None:
-        for listener in self._listeners:
-            listener()
+        for schedule in self._schedules:
+            schedule.go_on()
 
     @property
     def steps(self) -> int:

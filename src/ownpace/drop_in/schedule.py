@@ -33,6 +33,10 @@ class FollowedSchedule:
                 self.scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
                 self._class.step(self.scheduler)
 
+    def stay(self) -> None:
+        """The fleet counts from elsewhere now; the scheduler's own state is as it should be."""
+        self._taken = self._position()
+
     def release(self) -> None:
         """Hand the scheduler back to the script."""
         self.scheduler.__class__ = self._class

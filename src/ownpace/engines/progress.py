@@ -66,9 +66,9 @@ class Progress:
             self.versions = (self.version,)
         else:
             self.versions = (self.version,) * len(self.versions)
-        self.samples += gradient.samples
+        self.samples += gradient.new_samples
         if advance is not None:
-            self.ahead += advance - gradient.samples
+            self.ahead += advance - gradient.new_samples
         return staleness
 
     def placed(self, parameters: Parameters) -> None:

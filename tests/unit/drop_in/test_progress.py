@@ -21,14 +21,28 @@ def update(progress: Progress, fleet: FleetProgress, samples: int, advance: floa
     fleet.take(progress, 0)
 
 
+class Noting:
+    """Follows, and notes how far the fleet was."""
+
+    def __init__(self, fleet: FleetProgress) -> None:
+        self.seen: list[int] = []
+        self._fleet = fleet
+        fleet.lead(self)
+
+    def go_on(self) -> None:
+        self.seen.append(self._fleet.steps)
+
+    def stay(self) -> None:
+        self.seen.clear()
+
+
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(1, 30), st.integers(1, 4))
 def test_steps_are_those_of_an_ordinary_loop_over_the_same_samples(
     loops: list[list[int]], batch_size: int, workers: int
 ) -> None:
     """At every update ⌊samples / (batch size · workers)⌋; at the end of a loop, a last smaller batch counts."""
     fleet, progress = FleetProgress(workers), Progress(math.inf)
-    before, seen = 0, []
-    fleet.follow(lambda: seen.append(fleet.steps))
+    before, noting = 0, Noting(fleet)
     for counts in loops:
         fleet.begin_loop(batch_size, sum(counts), sum(counts))
         for number, count in enumerate(counts, 1):
@@ -37,7 +51,7 @@ def test_steps_are_those_of_an_ordinary_loop_over_the_same_samples(
         fleet.end_loop(1)
         before += math.ceil(sum(counts) / (batch_size * workers))
         assert fleet.steps == before
-    assert seen == sorted(seen)
+    assert noting.seen == sorted(noting.seen)
     assert fleet.epoch == len(loops)
     assert fleet.updates == sum(map(len, loops))
     assert fleet.samples == sum(map(sum, loops))
@@ -61,6 +75,23 @@ def test_a_pass_in_which_samples_were_dropped_is_complete_with_its_loop() -> Non
         assert fleet.epoch == epoch - 1
         fleet.end_loop(2)
         assert fleet.epoch == epoch
+
+
+def test_a_later_run_goes_on_counting() -> None:
+    """From the middle of a pass, which then begins anew, as far as is known here."""
+    first, progress = FleetProgress(2), Progress(math.inf)
+    first.begin_loop(5, 100, 50)
+    for _ in range(7):
+        update(progress, first, 10)
+    later, again = FleetProgress(2), Progress(math.inf)
+    noting = Noting(later)
+    later.load_state_dict(first.state_dict())
+    assert (later.updates, later.samples, later.epoch, later.steps) == (7, 70, 1, 7)
+    later.begin_loop(5, 30, 50)
+    for _ in range(3):
+        update(again, later, 10)
+    assert (later.updates, later.samples, later.epoch) == (10, 100, 1)
+    assert noting.seen == [8, 9, 10]
 
 
 def test_a_schedule_moves_by_what_an_update_says_it_gained() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ownpace.core.contract.roles import Worker
-from ownpace.core.contract.values import Gradient
+from ownpace.core.contract.values import Gradient, sum_counts
 
 
 class LocalRound:
@@ -23,6 +23,7 @@ class LocalRound:
         """Local steps taken. A gradient of no samples is not a step."""
         self.samples = 0
         """Samples that went into them."""
+        self._counts: tuple[int, ...] = ()
         self._loss: float | Tensor = 0.0
         self._seconds = 0.0
 
@@ -32,6 +33,7 @@ class LocalRound:
         if gradient.samples:
             self.steps += 1
             self.samples += gradient.samples
+            self._counts = sum_counts([self._counts, gradient.counts])
             self._loss += gradient.loss
             self._seconds += gradient.seconds
 
@@ -39,7 +41,8 @@ class LocalRound:
         """Weight · (w_start − w_i), with the samples that were computed for it."""
         # Start minus here, as a gradient points away from where a step goes.
         total = (self.start.values - self._me.parameters.values).mul_(weight)
-        return Gradient(total, self.samples, (self.start.version,), self._loss, self._seconds)
+        versions = (self.start.version,)
+        return Gradient(total, self.samples, versions, self._loss, self._seconds, counts=self._counts)
 
 
 __all__ = ["LocalRound"]

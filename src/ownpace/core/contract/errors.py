@@ -8,7 +8,7 @@
     ├── WireError                       bad-message        4     what came over the wire is not a message of ours
     ├── SharedMemoryError               bad-memory         4     a message points to memory that is not there
     ├── NodeFailed                      node-failed        1     a node's code raised what was not expected
-    ├── ReplicasDiffer                  replicas-differ    1     workers ended with different parameters
+    ├── ReplicasDiffer                  replicas-differ    1     workers' parameters differ that must be equal
     ├── Deadlock                        deadlock           5     an algorithm waits for something that cannot happen
     └── Interrupted                     interrupted      130     Ctrl-C; everything up to then has been written
 
@@ -89,7 +89,7 @@ class NodeFailed(OwnpaceError):
 
 
 class ReplicasDiffer(OwnpaceError):
-    """Workers ended with different parameters, though the algorithm promises equal ones."""
+    """The workers' parameters differ, though the algorithm promises equal ones after the same updates."""
 
     code = "replicas-differ"
 

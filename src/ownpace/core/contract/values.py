@@ -80,6 +80,10 @@ class Gradient:
 
     A sum and a count, not a mean: adding two of them is then right whatever their sizes, and the
     mean over the union of all workers' samples is the mean of the sum.
+
+    A layer that took no part in any of the losses has no gradient, which is not the same as one of zero: weight decay
+    and momentum must leave it alone. Its numbers are all −0.0, the only one that every sum keeps: −0.0 + x is x, and
+    −0.0 + −0.0 is −0.0. The numbers of a real gradient are never −0.0.
     """
 
     total: Tensor
@@ -96,6 +100,20 @@ class Gradient:
     """A few numbers with names that travel along and are summed in collectives: norms, say."""
     contributions: tuple[Contribution, ...] = ()
     """For the sum of a collective: what each member of the group contributed, in the group's order."""
+    partial: bool = False
+    """Whether layers may be without a gradient. Without this mark nothing looks for them, and waits for a GPU."""
+    counts: tuple[int, ...] = ()
+    """Where several models are parts of one vector: how many samples are new (one model's step after another's learns
+    from the same), then the number that each model's part is summed over. Empty: all are new, for all parts."""
+
+    @property
+    def new_samples(self) -> int:
+        """How many samples nothing was learnt from before."""
+        return self.counts[0] if self.counts else self.samples
+
+    def samples_of(self, model: int) -> int:
+        """How many samples a model's part is summed over."""
+        return self.counts[1 + model] if self.counts else self.samples
 
     @property
     def mean(self) -> Tensor:
@@ -114,25 +132,33 @@ class Gradient:
 
     def noting(self, **notes: float) -> Gradient:
         """The same gradient with these numbers to travel along."""
-        return Gradient(self.total, self.samples, self.versions, self.loss, self.seconds, notes)
+        return self._with(self.total, notes)
 
     def scaled(self, factor: float) -> Gradient:
         """The gradient of the same samples, their losses weighted by `factor`."""
-        if factor == 1:
-            return self
-        return Gradient(self.total * factor, self.samples, self.versions, self.loss, self.seconds, self.notes)
+        return self if factor == 1 else self._with(self.total * factor, self.notes)
 
     def with_mean(self, mean: Tensor) -> Gradient:
         """The gradient of the same samples, corrected: this is the mean over them."""
-        return Gradient(mean * self.samples, self.samples, self.versions, self.loss, self.seconds, self.notes)
+        total = mean * self.samples
+        if self.partial:
+            # A correction may have made something of nothing.
+            total = total.where((self.total != 0) | ~self.total.signbit(), -0.0)
+        return self._with(total, self.notes)
+
+    def _with(self, total: Tensor, notes: Notes) -> Gradient:
+        return Gradient(
+            total, self.samples, self.versions, self.loss, self.seconds, notes, (), self.partial, self.counts
+        )
 
     def part(self, shard: Shard) -> Gradient:
         """The layers of one shard, as a view."""
         # One shard is the whole vector: no view is needed.
         if len(self.versions) == 1:
             return self
-        values = self.total[shard.start : shard.stop]
-        return Gradient(values, self.samples, (self.versions[shard.index],), self.loss, self.seconds, self.notes)
+        part = self._with(self.total[shard.start : shard.stop], self.notes)
+        part.versions = (self.versions[shard.index],)
+        return part
 
     def __add__(self, other: Gradient) -> Gradient:
         """The gradient of the union of two disjoint sets of samples."""
@@ -143,6 +169,8 @@ class Gradient:
             self.loss + other.loss,
             self.seconds + other.seconds,
             sum_notes([self.notes, other.notes]),
+            partial=self.partial or other.partial,
+            counts=sum_counts([self.counts, other.counts]),
         )
 
 
@@ -158,7 +186,14 @@ def union(gradients: Sequence[Gradient]) -> Gradient:
         contributions=tuple(
             part for gradient in gradients for part in gradient.contributions or (gradient.as_contribution,)
         ),
+        partial=any(gradient.partial for gradient in gradients),
+        counts=sum_counts([gradient.counts for gradient in gradients]),
     )
+
+
+def sum_counts(all_counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Counts of several models' samples, added up; those of a gradient of no samples may be empty."""
+    return tuple(map(sum, zip(*(counts for counts in all_counts if counts), strict=True)))
 
 
 def sum_notes(all_notes: Sequence[Notes]) -> Notes:

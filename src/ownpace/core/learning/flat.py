@@ -72,6 +72,16 @@ class Layout:
         parts = flat.split_with_sizes(self._sizes)
         return [layer.view(part) for part, layer in zip(parts, self.layers, strict=True)]
 
+    def absent(self, flat: Tensor) -> list[bool]:
+        """Which layers of a flat gradient are none: all their numbers are −0.0."""
+        starts = torch.tensor([min(layer.start, self.size - 1) for layer in self.layers], device=flat.device)
+        # By their first numbers, all in one go; then those that seem to be none are looked at in full.
+        seem = _is_minus_zero(flat[starts]).tolist()
+        return [
+            layer.start == layer.stop or (none and bool(_is_minus_zero(flat[layer.start : layer.stop]).all()))
+            for layer, none in zip(self.layers, seem, strict=True)
+        ]
+
     def shards(self, count: int) -> tuple[Shard, ...]:
         """Divide the vector into contiguous ranges of whole layers, of sizes as equal as that allows.
 
@@ -224,10 +234,15 @@ def _shapes(module: nn.Module) -> list[LayerShape]:
     if len({p.dtype for _, p in parameters}) > 1:
         given = ", ".join(sorted({str(p.dtype) for _, p in parameters}))
         raise InputError(f"the model's parameters are of several types ({given}); convert them to one")
-    return [(name, parameter.shape, _channels_last(parameter)) for name, parameter in parameters]
+    return [(name, parameter.shape, is_channels_last(parameter)) for name, parameter in parameters]
 
 
-def _channels_last(parameter: Tensor) -> bool:
+def _is_minus_zero(values: Tensor) -> Tensor:
+    return (values == 0) & values.signbit()
+
+
+def is_channels_last(parameter: Tensor) -> bool:
+    """Whether a tensor's values are in the order of torch's channels-last format."""
     return (
         # The kernel of a 1×1 convolution is contiguous in both orders: then the usual one counts.
         parameter.dim() == 4

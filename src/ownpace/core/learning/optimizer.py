@@ -14,6 +14,7 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.group_settings import GroupSettings
+from ownpace.core.learning.optimizer_state import split
 from ownpace.core.learning.schedule import Schedule
 from ownpace.core.settings import not_negative, positive
 
@@ -79,13 +80,13 @@ class FlatOptimizer:
     """A torch optimizer over one shard of the flat vector, holding no state of its own between calls.
 
     An optimizer that treats each number by itself, with one group, sees the shard as a single vector: one
-    call a step, whatever the number of layers. Any other sees the layers as they are.
+    call a step, whatever the number of layers. Any other sees the layers as they are; and so does every optimizer from
+    the first gradient on that some layers have none of (`by_layer`).
     """
 
     def __init__(self, layout: Layout, shard: Shard, like: Tensor, build: Build) -> None:
         layers = [layer for layer in layout.layers if shard.start <= layer.start < shard.stop]
-        self._sizes = [layer.stop - layer.start for layer in layers]
-        self._layers = layers
+        self._layout = Layout.of([(layer.name, layer.shape, layer.channels_last) for layer in layers])
         self._whole = False
         self._parameters = [nn.Parameter(view) for view in self._views(torch.empty_like(like))]
         # Over the layers first: only the optimizer itself knows its groups, and whether layers matter to it.
@@ -122,6 +123,17 @@ class FlatOptimizer:
         """The state before the first step."""
         return clone(self._initial)
 
+    def by_layer(self, states: dict[int, State]) -> dict[int, State]:
+        """See the layers as they are from now on; returns the states, divided among them."""
+        if not self._whole:
+            return states
+        self._whole = False
+        empty = torch.empty(0, dtype=self._parameters[0].dtype, device=self._parameters[0].device)
+        self._parameters = [nn.Parameter(empty) for _ in self._layout.layers]
+        self._optimizer.param_groups[0]["params"] = self._parameters
+        self._initial = split(self._initial[0], self._layout.layers)
+        return {memory: split(entry, self._layout.layers) for memory, (entry,) in states.items()}
+
     def step(
         self,
         values: Tensor,
@@ -129,6 +141,7 @@ class FlatOptimizer:
         total: Tensor,
         *,
         samples: int = 1,
+        partial: bool = False,
         lr_factor: float = 1.0,
         donate: bool = False,
         in_place: bool = False,
@@ -140,6 +153,7 @@ class FlatOptimizer:
             state: The optimizer's state that belongs to them.
             total: The sum of the samples' gradients, flat.
             samples: How many they were.
+            partial: Whether some layers may have no gradient: those stay as they are. Only after `by_layer`.
             lr_factor: By what the optimizer's learning rates are multiplied.
             donate: `state` may be overwritten, because it is not needed any more.
             in_place: And so may `values`.
@@ -147,10 +161,12 @@ class FlatOptimizer:
         if self._is_plain_sgd:
             return self._sgd(values, state, total, samples, lr_factor, donate, in_place)
         values = values if in_place else values.clone()
-        views = zip(self._parameters, self._views(values), self._views(total / samples), strict=True)
-        for parameter, view, part in views:
+        assert not (partial and self._whole), "layers are not known any more; call by_layer before"
+        absent = self._layout.absent(total) if partial else [False] * len(self._parameters)
+        views = zip(self._parameters, self._views(values), self._views(total / samples), absent, strict=True)
+        for parameter, view, part, none in views:
             parameter.data = view
-            parameter.grad = part
+            parameter.grad = None if none else part
         # Torch's optimizers overwrite the state they are given.
         state = state if donate else clone(state)
         for parameter, entry in zip(self._parameters, state, strict=True):
@@ -193,10 +209,7 @@ class FlatOptimizer:
         return values, state if donate else clone(state)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        if self._whole:
-            return [flat]
-        parts = flat.split_with_sizes(self._sizes)
-        return [layer.view(part) for part, layer in zip(parts, self._layers, strict=True)]
+        return [flat] if self._whole else self._layout.views(flat)
 
     def _let_go(self) -> None:
         """Keep no memory between calls: parameters and gradients are the caller's."""

@@ -270,7 +270,9 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         return computed
 
     def no_gradient(self) -> Gradient:
-        return Gradient(torch.zeros_like(self.simulation.learning.initial), 0, self.progress.versions, 0.0)
+        # −0.0: added to it, a layer without a gradient stays one.
+        nothing = torch.full_like(self.simulation.learning.initial, -0.0)
+        return Gradient(nothing, 0, self.progress.versions, 0.0)
 
     def take_data_range(self, start: float, stop: float) -> None:
         if self.simulation.sampler is not None:

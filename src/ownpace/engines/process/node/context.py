@@ -24,8 +24,8 @@ class Orders:
     """Signals that asked it to end."""
     alarms: list[OwnpaceError] = field(default_factory=list)
     """Why it has to give up; raised as soon as a node looks."""
-    hub_is_gone: bool = False
-    """Whether the process with the hub is: nothing that is sent to it arrives."""
+    gone: set[int] = field(default_factory=set)
+    """Ranks that are gone: nothing that is sent to them arrives."""
 
     def raise_alarms(self) -> None:
         """Raise the first alarm, if there is one."""

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Batch, Gradient, Group, Parameters
+from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import Stopwatch
 from ownpace.engines.process.node.layer_sender import LayerSender, no_overlap
+from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, LoopGradients
+from ownpace.engines.process.node.model_point import ModelPoint
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.talk.control import Pull, Pulled
@@ -30,78 +32,6 @@ from ownpace.engines.process.talk.wire import Packet
 
 _NOTHING_LEFT_S = 0.002
 """How often a worker without data checks whether others have any left, where servers would answer at once."""
-
-
-class LoopGradient:
-    """A gradient that the algorithm waits for, and the user's loop will bring."""
-
-    def __init__(self, samples: int, at: Parameters | None, plus: Gradient | None, versions: tuple[int, ...]) -> None:
-        self.samples = samples
-        self.at = at
-        self.plus = plus
-        self.versions = versions
-        self.gradient: Gradient | None = None
-        self.sum: LoopSum | None = None
-        """The sum that it is to be handed to as soon as it is computed."""
-
-    @property
-    def done(self) -> bool:
-        return self.gradient is not None
-
-    def __await__(self) -> Generator[object, None, Gradient]:
-        while self.gradient is None:
-            yield self
-        return self.gradient
-
-
-class LoopSum:
-    """A sum that begins when the user's loop has brought this worker's gradient."""
-
-    def __init__(self, asked: LoopGradient, group: Group) -> None:
-        self._asked = asked
-        self.group = group
-        self.begun: Pending[Gradient] | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.begun is not None and self.begun.done
-
-    def __await__(self) -> Generator[object, None, Gradient]:
-        yield from self._asked.__await__()
-        assert self.begun is not None
-        total = yield from self.begun.__await__()
-        return total
-
-
-class LoopGradients:
-    """The worker's source of gradients: it notes what is asked for, and the loop answers."""
-
-    def __init__(self, worker: ProcessWorker) -> None:
-        self._worker = worker
-        self.asked: LoopGradient | None = None
-
-    def load(self, samples: int) -> Pending[Batch]:
-        raise InputError("this algorithm loads its samples itself, which only `ownpace train` can do; use another")
-
-    def ask(self, samples: int, at: Parameters | None, batch: Batch | None, plus: Gradient | None) -> LoopGradient:
-        self.asked = LoopGradient(samples, at, plus, self._worker.progress.versions_at(at))
-        return self.asked
-
-    def finish_asked(self) -> None:
-        """The loop is not here to compute: whatever depends on a gradient awaits it."""
-
-    def hand_over(self, asked: Pending[Gradient], group: Group) -> Pending[Gradient]:
-        assert isinstance(asked, LoopGradient)
-        if asked.gradient is not None:
-            return self._worker.all_reduce(asked.gradient, group)
-        asked.sum = LoopSum(asked, group)
-        return asked.sum
-
-    def buffers(self) -> Tensor | None:
-        return None
-
-    def take_data_range(self, start: float, stop: float) -> None:
-        """`fleet.batches` has dealt the data out already."""
 
 
 class UserLoop:
@@ -115,14 +45,16 @@ class UserLoop:
         self._stopwatch = Stopwatch(user.values.device, worker.context.clock)
         self._overlap = overlap
         self._sender: LayerSender | None = None
-        if overlap:
-            for index, parameter in enumerate(user.parameters):
-                parameter.register_post_accumulate_grad_hook(partial(self._layer_is_there, index))
+        self._hooks: dict[int, RemovableHandle] = {}
+        self._is_free = False
         self._coroutine: Coroutine[object, None, None] | None = None
-        self._handed_out = 0
+        self._handed_out = [0] * len(user.pairs)
+        """Of each model, the samples that were handed out since its latest step."""
+        self._new = 0
+        """Those of them that no model's gradient has been brought of."""
         self._begun_s = 0.0
         self._last_version = math.inf
-        self._point = ModelPoint(user.values)
+        self._point = ModelPoint(user)
         self.largest_step = 0
         """The most samples that the user's loop has taken for one `optimizer.step()`."""
         self.is_running = False
@@ -150,102 +82,159 @@ class UserLoop:
         """Let the algorithm learn from this many samples, in at most about this many updates."""
         worker = self._worker
         self._user.check_place()
+        if self._overlap:
+            self._put_hooks()
         # Before the coroutine starts: its first message must carry the new generation's number.
         worker.begin(generation)
         worker.batch_size, worker.micro_batch = sizes
         progress = worker.progress
         self._last_version = progress.version + updates
         # With servers the coroutine goes on when the budget is spent, with batches of nothing, as it does when the data
-        # has ended: a server may wait for a message from a worker that would have left.
+        # has ended: a server may wait for a message from a worker that would have left. With several models, the last
+        # samples are counted before the last model has learnt from them.
         alone = not len(worker.servers)
-        progress.budget = progress.samples + samples if alone else math.inf
+        progress.budget = progress.samples + samples if alone and len(self._user.pairs) == 1 else math.inf
         progress.last_version = self._last_version if alone else math.inf
         self._coroutine = algorithm.worker(worker)
         self._go_on()
 
+    def _put_hooks(self) -> None:
+        # For every loop anew: a layer may have been unfrozen.
+        for index, parameter in enumerate(self._user.parameters):
+            if parameter.requires_grad and index not in self._hooks:
+                hook = partial(self._layer_is_there, index)
+                self._hooks[index] = parameter.register_post_accumulate_grad_hook(hook)
+
+    def let_go(self) -> None:
+        """The model is the user's own again: no hooks on its parameters, and back from wherever it was."""
+        self._point.leave()
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks.clear()
+        self._is_free = True
+
+    def check(self) -> None:
+        """Raise if what was trained is not what the user's models have."""
+        if not self._is_free:
+            self._user.check_place()
+
     def hand_out(self, samples: int) -> None:
         """The loop has got a batch."""
-        if self._handed_out and not self._user.has_gradient:
-            self._handed_out = 0  # the gradient of the batch before was thrown away: a GradScaler does that
-        if not self._handed_out:
+        for number, pair in enumerate(self._user.pairs):
+            if self._handed_out[number] and not pair.has_gradient:
+                self._handed_out[number] = 0  # the gradient of the batch before was thrown away: a GradScaler does that
+        if not any(self._handed_out):
+            self._new = 0
             self._begun_s = self._worker.context.clock.now()
             self._stopwatch.start()
         if self._sender is not None:
             raise no_overlap("two batches were taken before optimizer.step")
-        asked = self._source.asked
         # Only now: between a step and the next batch, the model is at its own parameters.
-        if asked is not None and asked.at is not None and not self._point.is_elsewhere:
-            self._point.visit(asked.at.values)
+        self._visit()
+        asked = self._source.asked
         if self._overlap and asked is not None and asked.sum is not None and asked.plus is None:
             collectives = self._worker.sums.of(asked.sum.group)
             if not collectives.alone:
                 self._sender = LayerSender(collectives, self._worker.context.layout, samples)
-        self._handed_out += samples
+        self._handed_out = [handed_out + samples for handed_out in self._handed_out]
+        self._new += samples
+
+    def _visit(self) -> None:
+        """Go to where the algorithm wants its next gradient."""
+        asked = self._source.asked
+        if asked is not None and asked.at is not None and not self._point.is_elsewhere:
+            self._point.visit(asked.at.values)
 
     def _layer_is_there(self, index: int, parameter: Tensor) -> None:
         if self._sender is not None:
             self._sender.take(index, parameter.grad)
 
-    def take_gradient(self) -> None:
-        """The loop has called `optimizer.step()`: let the algorithm go on with the gradient."""
+    def take_gradient(self, number: int) -> None:
+        """The loop has called `step()` of one of its optimizers: let the algorithm go on with the gradient."""
         if self._coroutine is None:
             return  # the run is over; the loop ends with this batch
-        samples = self._handed_out
+        pair, samples = self._user.pairs[number], self._handed_out[number]
+        pair.check_count()
         if not samples:
             raise InputError("optimizer.step was called twice for one batch of fleet.batches; call it once")
-        if not self._user.has_gradient:
+        if not pair.has_gradient:
             raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
-        self._handed_out = 0
         self.largest_step = max(self.largest_step, samples)
-        seconds = self._stopwatch.stop(samples)
         asked = self._source.asked
         assert asked is not None
+        seconds = self._stopwatch.stop(samples)
         context = self._worker.context
         context.reporter.computed(self._begun_s, context.clock.now(), samples, asked.versions[0])
-        self._answer(asked, samples, seconds)
+        brought = Brought(number, samples, self._new, seconds)
+        waiting = [other for other, handed_out in enumerate(self._handed_out) if handed_out and other != number]
+        if not waiting:
+            self._answer(asked, brought)
+            return
+        with self._user.kept_for(waiting) as put_back:
+            self._answer(asked, brought)
+            self._stay(put_back)
+        self._begun_s = context.clock.now()
+        self._stopwatch.start()
 
-    def _answer(self, asked: LoopGradient, samples: int, seconds: float) -> None:
-        """Give the algorithm the gradient of this many samples, or of none, and let it go on."""
+    def _stay(self, put_back: Callable[[Tensor], bool]) -> None:
+        """Other models have not learnt from this batch yet: they stay where their forward passes may have been."""
+        asked = self._source.asked
+        at = None if asked is None else asked.at
+        point = self._user.snapshot() if at is None else at.values.clone()
+        if self._coroutine is not None and (put_back(point) or at is not None):
+            self._point.visit(point)
+
+    def _answer(self, asked: LoopGradient, brought: Brought) -> None:
+        """Give the algorithm a gradient, or one of no samples, and let it go on."""
         # The model goes back to its own parameters before the algorithm goes on: its next step is made there.
         self._point.leave()
         sums = self._worker.sums
         sender, self._sender = self._sender, None
         if asked.sum is None:
-            asked.gradient = self._gradient(asked, samples, seconds, None, None)
+            asked.gradient = self._gradient(asked, brought, None, None)
         else:
             # The gradient is gathered where the sum will read it: a copy less, and memory for one less.
             collectives = sums.of(asked.sum.group)
             buffer = collectives.buffer() if sender is None else sender.buffer
-            asked.gradient = self._gradient(asked, samples, seconds, collectives.values(buffer), sender)
+            asked.gradient = self._gradient(asked, brought, collectives.values(buffer), sender)
             buckets = None if sender is None else sender.buckets
             asked.sum.begun = sums.start(collectives, asked.gradient, buffer, buckets)  # type: ignore[assignment]
         # Only now: a gradient that was refused may be brought again.
         self._source.asked = None
+        if brought.samples:
+            self._handed_out[brought.model] = self._new = 0
         self._go_on()
 
     def _gradient(
-        self, asked: LoopGradient, samples: int, seconds: float, out: Tensor | None, sender: LayerSender | None
+        self, asked: LoopGradient, brought: Brought, out: Tensor | None, sender: LayerSender | None
     ) -> Gradient:
-        if sender is not None:
-            total = sender.complete(self._user.parameters)
-        elif samples:
-            total = self._user.gather(samples, out)
-            if len(self._worker.servers):  # there, each gradient is an update of its own
-                self._user.clip(total, samples)
-        else:
-            total = torch.zeros_like(self._user.values) if out is None else out.zero_()
-        context = self._worker.context
+        total, is_partial = self._total(brought, out, sender)
+        context, samples = self._worker.context, brought.samples
         # Not on a GPU, for which it would wait, nor with buckets under way, which are being summed in place.
         if samples and total.device.type == "cpu" and not (sender is not None and sender.buckets.works):
             all_ = context.reporter.due(context.clock.now())
             name, known = context.address.name, self._worker.progress.samples
             check_finite(name, known, 0.0, total, context.layout, all_=all_)
-        gradient = Gradient(total, samples, asked.versions, 0.0, seconds)
+        gradient = Gradient(total, samples, asked.versions, 0.0, brought.seconds, partial=is_partial)
+        if context.terms.num_counts:
+            models = [samples if number == brought.model else 0 for number in range(context.terms.num_models)]
+            gradient.counts = (brought.new_samples, *models)
         if asked.plus is not None:
             gradient = gradient + asked.plus
             if out is not None:
                 gradient.total = out.copy_(gradient.total)
         return gradient
+
+    def _total(self, brought: Brought, out: Tensor | None, sender: LayerSender | None) -> tuple[Tensor, bool]:
+        user, samples = self._user, brought.samples
+        if sender is not None:
+            return sender.complete(user.parameters), sender.partial
+        if not samples:
+            return torch.full_like(user.values, -0.0) if out is None else out.fill_(-0.0), False
+        total, is_partial = user.gather(brought.model, samples, out)
+        if len(self._worker.servers):  # there, each gradient is an update of its own
+            user.clip(total, brought.model, samples)
+        return total, is_partial
 
     def _go_on(self) -> None:
         """Run the algorithm until it wants a gradient, or ends."""
@@ -269,7 +258,7 @@ class UserLoop:
 
         A shared count of workers tells that, not the samples learnt from: batches without a step are lost.
         """
-        self._handed_out = 0
+        self._handed_out = [0] * len(self._handed_out)
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
         left = 0 if self._sender is None else self._sender.give_up()
         count_ended(1)
@@ -280,7 +269,7 @@ class UserLoop:
                 self.tell_to_stop()
             elif len(self._worker.servers):
                 time.sleep(_NOTHING_LEFT_S)
-            self._answer(self._source.asked, left, 0.0)
+            self._answer(self._source.asked, Brought(0, left, left, 0.0))
             left = 0
 
     @property
@@ -306,31 +295,6 @@ class UserLoop:
             yield
         finally:
             user.overwrite(here)
-
-
-class ModelPoint:
-    """Where a user's model is: at its own parameters, or at a point that the algorithm wants a gradient at."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._values = values
-        self.own: Tensor | None = None
-        """Its own parameters, while the model is elsewhere."""
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether the model is at another point than its own parameters."""
-        return self.own is not None
-
-    def visit(self, values: Tensor) -> None:
-        """Go to a point."""
-        self.own = self._values.clone()
-        self._values.copy_(values)
-
-    def leave(self) -> None:
-        """Go back to the model's own parameters."""
-        if self.own is not None:
-            self._values.copy_(self.own)
-            self.own = None
 
 
 def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:

@@ -192,7 +192,8 @@ class ProcessWorker(ProcessNode):
         return self.source.ask(self.micro_batch if samples is None else samples, at, batch, plus)
 
     def no_gradient(self) -> Gradient:
-        return Gradient(torch.zeros_like(self.learner.held.values), 0, self.progress.versions, 0.0)
+        # −0.0: added to it, a layer without a gradient stays one.
+        return Gradient(torch.full_like(self.learner.held.values, -0.0), 0, self.progress.versions, 0.0)
 
     def all_reduce(self, body: B | Pending[B], group: Group | None = None) -> Pending[B]:
         if isinstance(body, Gradient | Tensor):

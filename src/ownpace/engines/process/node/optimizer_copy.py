@@ -6,13 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layer
 from ownpace.core.learning.group_settings import as_numbers, count_numbers
 from ownpace.core.learning.optimizer import Build
+
+_NUMBERS = (bool, int, float, str)
+# What torch itself notes on an optimizer: it says nothing about how steps are made.
+_TORCHS = ("_step_supports_amp_scaling", "_opt_called", "_need_device_dtype_check_for_fused")
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,36 @@ class OptimizerCopy:
             groups.append({key: as_numbers(value) for key, value in options.items()})
             places.update({id(parameter): number for parameter in group["params"]})
         return cls(type(optimizer), groups, [places[id(parameter)] for parameter in parameters])
+
+    def check(self, optimizer: Optimizer) -> None:
+        """Raise if a parameter server could not make the same optimizer, in a process of its own.
+
+        Raises:
+            InputError: Why not.
+        """
+        name, instead = self.kind.__qualname__, "use an algorithm without servers, such as pace"
+        if any(map(_has_made_steps, optimizer.state.values())):
+            raise InputError(
+                "the optimizer has made steps before (a checkpoint?), and its state cannot go to parameter servers; "
+                f"begin with a new optimizer, or {instead}"
+            )
+        if self.kind.__module__ == "__main__" or "<locals>" in name:
+            raise InputError(
+                f"{name} is defined in the script itself, where parameter servers cannot import it from; put it into a "
+                f"module of its own, or {instead}"
+            )
+        try:
+            built = self.build([nn.Parameter(torch.zeros(1)) for _ in self.group_of_layer])
+        except Exception as error:
+            raise InputError(
+                f"{name} cannot be made again on parameter servers ({type(error).__name__}: {error}); {instead}"
+            ) from error
+        for key, value in vars(optimizer).items():
+            if isinstance(value, _NUMBERS) and key not in _TORCHS and vars(built).get(key, value) != value:
+                raise InputError(
+                    f"{name} keeps {key}={value!r} outside of its parameter groups, which parameter servers would not "
+                    f"know of; {instead}"
+                )
 
     @property
     def words(self) -> str:
@@ -61,3 +97,9 @@ class OptimizerCopy:
             return self.kind(groups, lr=self.groups[0]["lr"])  # type: ignore[call-arg]  # every optimizer has one
 
         return build
+
+
+def _has_made_steps(state: dict[str, object]) -> bool:
+    """Whether a parameter's state is of a step; some optimizers make one before."""
+    count = state.get("step")
+    return bool(count) if isinstance(count, int | float | Tensor) else bool(state)

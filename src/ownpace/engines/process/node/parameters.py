@@ -77,11 +77,13 @@ class FlatParameters:
         return self._states[memory]
 
     def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
+        self._look_at_layers(gradient)
         self.values, self._states[memory] = self._optimizer.step(
             self.values,
             self._state(memory),
             gradient.total,
             samples=gradient.samples,
+            partial=gradient.partial,
             lr_factor=lr_factor,
             donate=True,
             in_place=not self._handed_out,
@@ -92,7 +94,14 @@ class FlatParameters:
         total, samples = gradient.total, gradient.samples
         if not samples:
             return self.snapshot()
-        return self._optimizer.step(self.values, self._state(), total, samples=samples, lr_factor=lr_factor)[0]
+        self._look_at_layers(gradient)
+        return self._optimizer.step(
+            self.values, self._state(), total, samples=samples, partial=gradient.partial, lr_factor=lr_factor
+        )[0]
+
+    def _look_at_layers(self, gradient: Gradient) -> None:
+        if gradient.partial:
+            self._states = self._optimizer.by_layer(self._states)
 
     def place(self, values: Tensor, shard: Shard) -> None:
         if self._handed_out:

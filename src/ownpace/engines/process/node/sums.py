@@ -53,6 +53,7 @@ class NodeSums:
                 context.like,
                 len(context.roster.shards),
                 len(self._settings()),
+                context.terms.num_counts,
                 context.wiring,
             )
         return collectives
@@ -74,12 +75,13 @@ class NodeSums:
         """Start the sum of a gradient that is in a buffer; `sender` may have started some of it already."""
         now = self.context.clock.now()
         stop = self._inbox.wants_stop()
+        mine = self._settings()
         if collectives.alone:  # nothing is sent, and nothing waits for a GPU to hand a header back
             result = replace(gradient, contributions=(gradient.as_contribution,))
             return ProcessSum(
-                self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop
-            )
-        mine = self._settings()
+                self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop,
+                settings=mine,
+            )  # fmt: skip
         header = collectives.header(gradient, stop, now, mine if collectives.channels.member == 0 else ())
         # Buckets that left during the backward pass are not sent again.
         launched = 0 if sender is None else sender.launched
@@ -127,7 +129,8 @@ class NodeSums:
                 values = body.detach().clone()
             else:
                 values = collectives.values(collectives.buffer())
-                values.zero_() if gradient is None else values.copy_(gradient.total)
+                # −0.0: added to it, a layer without a gradient stays one.
+                values.fill_(-0.0) if gradient is None else values.copy_(gradient.total)
         # The same order on every member: collectives are matched by order, not by what they carry.
         works = [*launch(header), *launch(values)]
         noted = NO_NOTES if gradient is None else gradient.notes
@@ -146,7 +149,7 @@ class NodeSums:
     def close(self) -> None:
         """Leave all groups."""
         for collectives in self._groups.values():
-            collectives.channels.close()
+            collectives.channels.close(abandon=bool(self.context.orders.alarms))
         self._groups.clear()
 
 
@@ -181,7 +184,8 @@ class ProcessSum:
             self._result = self._finish()
         # On every await, not on the first only: nodes that have awaited the same sums must agree on whether to go on.
         if self._collectives.alone:
-            self._sums.hear_settings((), ())  # nobody to agree with: this node's own count
+            # Nobody to agree with: this node's own, but also as they were when it contributed.
+            self._sums.hear_settings(self.settings, ())
         if self._stop:
             self._sums.progress.hear(0, True)
         return self._result
@@ -219,4 +223,14 @@ class ProcessSum:
         if said.settings:
             self._sums.hear_settings(said.settings, self.settings if self._is_of_all(said) else ())
         contributions = () if self.what == "broadcast" else said.contributions
-        return Gradient(self._values, said.samples, said.versions, said.loss, said.seconds, said.notes, contributions)
+        return Gradient(
+            self._values,
+            said.samples,
+            said.versions,
+            said.loss,
+            said.seconds,
+            said.notes,
+            contributions,
+            said.partial,
+            said.counts,
+        )

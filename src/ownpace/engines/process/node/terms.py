@@ -31,6 +31,8 @@ class RunTerms:
     seconds: float | None = None
     eval_every: int | None = None
     detail: bool = False
+    num_models: int = 1
+    """Parts of the vector that are averaged over samples of their own."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -67,6 +69,11 @@ class RunTerms:
     def is_bounded(self) -> bool:
         """Whether there is a budget at all: a user's loop ends with its data, and every update of it counts."""
         return self.samples is not None or self.seconds is not None
+
+    @property
+    def num_counts(self) -> int:
+        """How many counts of samples go with a gradient: the new ones, and each model's."""
+        return 1 + self.num_models if self.num_models > 1 else 0
 
     def roster(self) -> Roster:
         """The nodes that take part."""

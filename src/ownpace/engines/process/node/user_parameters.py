@@ -1,91 +1,177 @@
-"""A user's model and optimizer, as what a learner holds and steps."""
+"""A user's models and optimizers, as what a learner holds and steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.flat import Layout, is_channels_last
 from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.engines.process.node.no_trace import no_trace
+from ownpace.engines.process.node.user_pair import UserPair, check_dense
 
 
 class UserParameters:
-    """The user's model and optimizer: the parameters are views of one vector, which is updated in place."""
+    """The parameters of a user's optimizers: views of one vector, which is updated in place.
 
-    def __init__(
-        self,
-        flat: Tensor,
-        layout: Layout,
-        parameters: Sequence[nn.Parameter],
-        optimizer: Optimizer,
-        clip_norm: float | None,
-    ) -> None:
-        self.values = flat
-        self.parameters = parameters
-        self.optimizer = optimizer
-        self.layout = layout
-        self.clip_norm = clip_norm
-        # The real step: later, `optimizer.step` is what hands the gradient to the algorithm.
-        self._inner_step = optimizer.step
-        self._settings = GroupSettings([optimizer])
+    The vector has the widest type of all of them. A parameter of another type keeps its own memory, and is copied to
+    and from the vector: exactly to it, rounded back, and then the vector has what was rounded.
+    """
+
+    def __init__(self, pairs: Sequence[UserPair]) -> None:
+        self.pairs = pairs
+        check_disjoint(pairs)
+        names = [name for pair in pairs for name in pair.names]
+        if len(pairs) > 1:
+            names = [f"model {n}: {name}" for n, pair in enumerate(pairs, 1) for name in pair.names]
+        self.parameters: list[nn.Parameter] = [parameter for pair in pairs for parameter in pair.parameters]
+        named = zip(names, self.parameters, strict=True)
+        self.layout = Layout.of([(name, parameter.shape, is_channels_last(parameter)) for name, parameter in named])
+        dtype = reduce(torch.promote_types, [parameter.dtype for parameter in self.parameters])
+        self.values = torch.empty(self.layout.size, dtype=dtype, device=self.parameters[0].device)
+        self._narrow: list[tuple[nn.Parameter, Tensor]] = []
+        for parameter, view in zip(self.parameters, self.layout.views(self.values), strict=True):
+            view.copy_(parameter.detach())
+            if parameter.dtype == dtype:
+                parameter.data = view
+            else:
+                self._narrow.append((parameter, view))
+        self._spans = self._make_spans()
+        self._settings = GroupSettings([pair.optimizer for pair in pairs])
         self._mean: Tensor | None = None
+        # Not a number: it has the vector's type, so that half precision is multiplied in that.
+        self._zero = self.values.new_zeros(())
+
+    def _make_spans(self) -> list[tuple[slice, slice]]:
+        """Of each pair, its layers, and its range of the vector."""
+        spans, first = [], 0
+        ends = [0, *(layer.stop for layer in self.layout.layers)]
+        for pair in self.pairs:
+            last = first + len(pair.parameters)
+            spans.append((slice(first, last), slice(ends[first], ends[last])))
+            first = last
+        return spans
 
     @property
-    def has_gradient(self) -> bool:
-        """Whether a backward pass has left something in the `.grad`s."""
-        return any(parameter.grad is not None for parameter in self.parameters)
+    def others(self) -> list[Tensor]:
+        """What belongs to the models, but is no optimizer's and no buffer: parameters that begin as those of rank 0."""
+        trained = set(map(id, self.parameters))
+        models = {id(p): p for pair in self.pairs for p in pair.model.parameters()}
+        ours = {id(p): p for pair in self.pairs for group in pair.optimizer.param_groups for p in group["params"]}
+        return [parameter.data for key, parameter in {**models, **ours}.items() if key not in trained]
+
+    def part(self, flat: Tensor, pair: int) -> Tensor:
+        """A pair's range of a vector."""
+        return flat[self._spans[pair][1]]
+
+    @contextmanager
+    def kept_for(self, pairs: Sequence[int]) -> Iterator[Callable[[Tensor], bool]]:
+        """Let the parameters of some pairs be afterwards what they were, for graphs that were made of them.
+
+        A generator's samples are often made before the discriminator's step, and gone back through after it.
+
+        Yields:
+            Puts them back into a vector; returns whether they have changed at all.
+        """
+        parameters = [parameter for number in pairs for parameter in self.pairs[number].parameters]
+        before = [(number, self.part(self.values, number).clone()) for number in pairs]
+        versions = [parameter._version for parameter in parameters]
+
+        def put_back(vector: Tensor) -> bool:
+            for number, values in before:
+                self.part(vector, number).copy_(values)
+            return versions != [parameter._version for parameter in parameters]
+
+        with ExitStack() as stack:
+            for parameter in parameters:
+                # They have the same values again, so what was computed with them holds.
+                stack.enter_context(_unsafe_preserve_version_counter(parameter))
+            yield put_back
 
     def check_place(self) -> None:
-        """Raise if the parameters are no longer views of the vector."""
-        for layer, parameter, view in zip(
-            self.layout.layers, self.parameters, self.layout.views(self.values), strict=True
-        ):
-            if parameter.data_ptr() != view.data_ptr():
+        """Raise if the parameters are no longer those that were wrapped, in the places they were put."""
+        for pair in self.pairs:
+            pair.check_identity()
+        narrow = {id(parameter): parameter for parameter, _ in self._narrow}
+        views = self.layout.views(self.values)
+        for layer, parameter, view in zip(self.layout.layers, self.parameters, views, strict=True):
+            moved = parameter.device != view.device or parameter.dtype == view.dtype
+            if moved if id(parameter) in narrow else parameter.data_ptr() != view.data_ptr():
                 raise InputError(
                     f"{layer.name} is no longer where fleet.wrap put it; move or convert the model before fleet.wrap"
                 )
 
-    def gather(self, samples: int, out: Tensor | None) -> Tensor:
-        """The sum over the samples of their gradients, out of the `.grad`s, which hold the mean."""
-        total = torch.empty_like(self.values) if out is None else out
-        for parameter, view in zip(self.parameters, self.layout.views(total), strict=True):
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                torch.mul(parameter.grad, samples, out=view)
-        return total
+    def gather(self, pair: int, samples: int, out: Tensor | None) -> tuple[Tensor, bool]:
+        """The sum over the samples of their gradients, out of a pair's `.grad`s, which hold the mean.
 
-    def clip(self, total: Tensor, samples: int) -> None:
-        """Clip the norm of the mean, where the user wants it, in place."""
-        if self.clip_norm is not None:
+        Returns:
+            The sum; and whether there are layers without a gradient.
+        """
+        mine = self.pairs[pair]
+        check_dense(mine.names, mine.parameters)
+        total = torch.empty_like(self.values) if out is None else out
+        layers, span = self._spans[pair]
+        total[: span.start].fill_(-0.0)
+        total[span.stop :].fill_(-0.0)
+        partial = len(self.pairs) > 1
+        for parameter, view in zip(mine.parameters, self.layout.views(total)[layers], strict=True):
+            if parameter.grad is None:
+                partial = True
+            put_sum(self._zero, parameter.grad, samples, view)
+        return total, partial
+
+    def clip(self, total: Tensor, pair: int, samples: int = 1) -> None:
+        """Clip the norm of the mean over the samples, where the user wants it, in place."""
+        most = self.pairs[pair].clip_norm
+        if most is not None:
             norm = float(torch.linalg.vector_norm(total)) / samples
-            if norm > self.clip_norm:
-                total *= self.clip_norm / norm
+            if norm > most:
+                total *= most / norm
 
     def snapshot(self) -> Tensor:
         return self.values.clone()
 
     def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
         assert memory == 0, "a user's optimizer has one state"
-        # Into the same memory at every step: the gradients that the optimizer sees are views of it.
-        mean = self._mean = torch.div(gradient.total, gradient.samples, out=self._mean)
-        self.clip(mean, 1)
+        with self._settings.applied(settings, lr_factor):
+            self._step(gradient)
+
+    def _step(self, gradient: Gradient) -> None:
         own = [parameter.grad for parameter in self.parameters]
-        for parameter, view in zip(self.parameters, self.layout.views(mean), strict=True):
-            parameter.grad = view
         try:
-            with self._settings.applied(settings, lr_factor):
-                self._inner_step()
+            self._put_means(gradient)
+            for number, pair in enumerate(self.pairs):
+                # An optimizer whose model has learnt nothing must not even count a step.
+                if gradient.samples_of(number):
+                    pair.step()
         finally:
             # The user's own again, as after a step in a plain loop.
             for parameter, gradient_ in zip(self.parameters, own, strict=True):
                 parameter.grad = gradient_
+        for parameter, view in self._narrow:
+            view.copy_(parameter.detach())
+
+    def _put_means(self, gradient: Gradient) -> None:
+        """Let the `.grad`s be the means of a sum; layers without a gradient have none."""
+        if self._mean is None:
+            self._mean = torch.empty_like(self.values)
+        # Into the same memory at every step: the gradients that the optimizers see are views of it.
+        mean = self._mean
+        for number, (_, span) in enumerate(self._spans):
+            samples = gradient.samples_of(number)
+            if samples:
+                torch.div(gradient.total[span], samples, out=mean[span])
+                self.clip(mean[span], number)
+        absent = self.layout.absent(gradient.total) if gradient.partial else [False] * len(self.parameters)
+        for parameter, view, none in zip(self.parameters, self.layout.views(mean), absent, strict=True):
+            parameter.grad = None if none else view if view.dtype == parameter.dtype else view.to(parameter.dtype)
 
     def set_settings(self, settings: Sequence[float]) -> None:
         raise AssertionError("only a server is told which settings to use")
@@ -93,19 +179,47 @@ class UserParameters:
     def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
         if not gradient.samples:
             return self.snapshot()
-        with no_trace([self.optimizer], self.values):
-            self.step(gradient, lr_factor, settings=settings)
-            return self.snapshot()
+        optimizers = [pair.optimizer for pair in self.pairs]
+        try:
+            with self._settings.applied(settings, lr_factor), no_trace(optimizers, self.values):
+                self._step(gradient)
+                return self.snapshot()
+        finally:
+            self._to_narrow()
 
     def place(self, values: Tensor, shard: Shard) -> None:
         self.values[shard.start : shard.stop] = values
+        self._written()
 
     def overwrite(self, values: Tensor) -> None:
-        self.values.copy_(values)
+        if values is not self.values:
+            self.values.copy_(values)
+        self._written()
+
+    def _written(self) -> None:
+        """The vector has other values: let everything know."""
+        self._to_narrow()
+        # A graph that was made before must not be gone back through: its weights are not there any more.
+        torch.autograd.graph.increment_version(self.parameters)
+
+    def _to_narrow(self) -> None:
+        with torch.no_grad():
+            for parameter, view in self._narrow:
+                parameter.copy_(view)
+                view.copy_(parameter)
+
+    def release(self) -> None:
+        """Give every parameter memory of its own again, and every optimizer its step."""
+        narrow = {id(parameter) for parameter, _ in self._narrow}
+        for parameter in self.parameters:
+            if id(parameter) not in narrow:
+                parameter.data = parameter.data.clone()
+        for pair in self.pairs:
+            pair.give_back()
 
     @property
     def lr(self) -> float:
-        return float(self.optimizer.param_groups[0]["lr"])
+        return float(self.pairs[0].optimizer.param_groups[0]["lr"])
 
     def settings(self) -> Sequence[float]:
         return self._settings.read()
@@ -114,20 +228,25 @@ class UserParameters:
         return self._settings.difference(mine, of_first)
 
 
-def flatten(model: nn.Module, optimizer: Optimizer, clip_norm: float | None) -> UserParameters:
-    """Make the parameters of a user's model views of one vector.
+def put_sum(zero: Tensor, mean: Tensor | None, samples: int, out: Tensor) -> None:
+    """A layer's sum over the samples, out of its mean: nowhere −0.0, as that stands for no gradient at all."""
+    if mean is None:
+        out.fill_(-0.0)
+    elif mean.dtype == out.dtype:
+        torch.add(zero, mean, alpha=samples, out=out)  # 0 + n·g: what is −0.0 becomes 0.0
+    else:
+        out.copy_(mean)
+        out.mul_(samples).add_(0.0)
 
-    Raises:
-        InputError: The optimizer is not one over all of them.
-    """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    layout = Layout(model)
-    theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    missing = [layer.name for layer, p in zip(layout.layers, parameters, strict=True) if id(p) not in theirs]
-    if missing or len(theirs) != len(parameters):
-        what = f"lacks {missing[0]}" if missing else f"has {len(theirs)} parameters, the model {len(parameters)}"
-        raise InputError(f"the optimizer and the model do not fit: it {what}; make it of model.parameters()")
-    flat = torch.cat([layer.flatten(p.detach()) for layer, p in zip(layout.layers, parameters, strict=True)])
-    for parameter, view in zip(parameters, layout.views(flat), strict=True):
-        parameter.data = view
-    return UserParameters(flat, layout, parameters, optimizer, clip_norm)
+
+def check_disjoint(pairs: Sequence[UserPair]) -> None:
+    """Raise if the pairs cannot be parts of one vector."""
+    seen: dict[int, str] = {}
+    for pair in pairs:
+        for name, parameter in zip(pair.names, pair.parameters, strict=True):
+            if id(parameter) in seen:
+                raise InputError(f"{name} is in two optimizers; each parameter can be stepped by one")
+            seen[id(parameter)] = name
+    devices = sorted({str(pair.parameters[0].device) for pair in pairs})
+    if len(devices) > 1:
+        raise InputError(f"the models are on several devices ({', '.join(devices)}); move all of them to one")

@@ -13,14 +13,12 @@ from torch import nn
 
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.claims import Claim
 from ownpace.core.learning.sampling import Take
 from ownpace.engines.job import OnProgress
-from ownpace.engines.process.node.loop import UserLoop, held_by_servers
+from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
 from ownpace.engines.process.node.nodes import ProcessWorker
-from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.connection import Connection
@@ -30,15 +28,16 @@ from ownpace.engines.process.run.node_main import end_worker, share_parameters
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
 from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.run.sharing import agree, share_others
 from ownpace.engines.process.run.torchrun import helpers_here
+from ownpace.engines.process.run.user_terms import terms_of, user_words
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.store import KeyValues, WatchedStore
 from ownpace.engines.progress import Progress
 
 if TYPE_CHECKING:
     from torch.distributed import Store
-
-_COUNTS = (torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,8 @@ class _Open:
     loop: UserLoop
     counters: Counters
     model: nn.Module
+    hooks: ExitStack
+    """What was put on the user's models; closed, they are free of it."""
 
 
 class LoopRun:
@@ -93,6 +94,7 @@ class LoopRun:
         else:
             self._store, self._rendezvous = meet(self._environment, self._options.timeout_s)
         self.presence = Presence(self._environment, self._store, self._rendezvous)
+        self.store = WatchedStore(self._store, self.presence.check)
 
     @property
     def is_open(self) -> bool:
@@ -121,12 +123,14 @@ class LoopRun:
             session, connection, worker = self._enter(stack, model, user, batch_size)
             worker.learner.on_progress = lambda local: self.on_progress(worker.progress, local)
             loop = UserLoop(worker, user, overlap=overlap)
-            stack.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
-            seed, clip_norm = self._options.seed, user.clip_norm
-            connection.introduce(worker, session.terms.fingerprint(**alike, seed=seed, clip_norm=clip_norm))
+            hooks = stack.enter_context(ExitStack())
+            hooks.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
+            hooks.callback(loop.let_go)
+            fingerprint = session.terms.fingerprint(**alike, seed=self._options.seed, **user_words(user))
+            connection.introduce(worker, fingerprint)
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
             counters = Counters(
-                self._store,
+                self.store,
                 first=worker.rank == 0,
                 spans_hosts=session.spans_hosts,
                 timeout_s=self._options.timeout_s,
@@ -135,10 +139,11 @@ class LoopRun:
             stack.callback(counters.close)
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
             share_parameters(worker)
-            share_buffers(worker, model)
+            user.overwrite(user.values)
+            share_others(worker, [*model.buffers(), *user.others])
             connection.start_together(worker, spans_hosts=session.spans_hosts)
             counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
-            self._opened = _Open(session, worker, loop, counters, model)
+            self._opened = _Open(session, worker, loop, counters, model, hooks)
             self._stack = stack.pop_all()
 
     def _enter(
@@ -146,7 +151,8 @@ class LoopRun:
     ) -> tuple[Session, Connection, ProcessWorker]:
         """Open the session, and connect this worker; `stack` closes them."""
         options, environment = self._options, self._environment
-        terms = terms_of(options, environment.world_size, user)
+        num_servers = len(options.server_hosts) if options.algorithm.has_servers else 0
+        terms = terms_of(options.algorithm, environment.world_size, num_servers, user, detail=options.detail)
         hub = self._hub_config(terms, model, user, batch_size) if environment.rank == 0 else None
         session = stack.enter_context(
             Session(
@@ -172,7 +178,7 @@ class LoopRun:
     def _with_backend(self, device: torch.device) -> Rendezvous:
         able = backend_on(device, self._environment.local_world_size, self._options.algorithm)
         backend = common_backend(
-            self._store, self._environment, self._options.backend or able, self._options.timeout_s, self.presence.check
+            self.store, self._environment, self._options.backend or able, self._options.timeout_s, self.presence.check
         )
         return replace(self._rendezvous, backend=backend)
 
@@ -231,15 +237,23 @@ class LoopRun:
         """
         if self.is_over or self.loop.has_failed:
             return False
-        count_left = shared_counter(self._store, f"left/{self.generation}")
+        self.presence.check()  # before the store is asked for anything: it may be gone, too
+        count_left = shared_counter(self.store, f"left/{self.generation}")
         if stop:
             count_left(1)  # before the others can hear of it: they look when their part has ended
             self.loop.tell_to_stop()
-        self.loop.finish(shared_counter(self._store, f"ended/{self.generation}"))
+        self.loop.finish(shared_counter(self.store, f"ended/{self.generation}"))
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
         self.on_progress(self._opened.worker.progress, 0)
+        if not stop:  # a loop that was left cannot raise any more: its iterator is being thrown away
+            self.loop.check()
         return not (self.loop.has_made_its_updates or count_left(0))
+
+    def let_go(self) -> None:
+        """Free the user's models of everything that was put on them."""
+        if self._opened is not None:
+            self._opened.hooks.close()
 
     @property
     def rank(self) -> int:
@@ -289,73 +303,21 @@ class LoopRun:
             self.is_over = True
             # Last: until now, a rank that is gone has to be noticed.
             self.presence.close()
+            self.store.close()
         return lines
 
     def _end(self) -> list[str]:
         """End in order, together with all other ranks."""
         if self._opened is not None and self.loop.is_waiting:  # the loop was left, and its iterator is still held
             self.end_loop(stop=True)
+        if self._opened is not None:
+            self.loop.check()
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
         return [] if self._opened is None else end_worker(self._opened.worker)
 
 
-def terms_of(options: FleetOptions, num_workers: int, user: UserParameters) -> RunTerms:
-    """What every node of the run must know."""
-    algorithm = options.algorithm
-    num_servers = len(options.server_hosts) if algorithm.has_servers else 0
-    if num_servers and any(user.optimizer.state.values()):
-        raise InputError(
-            "the optimizer has made steps before (a checkpoint?), and its state cannot go to parameter servers; "
-            "begin with a new optimizer, or use an algorithm without servers, such as pace"
-        )
-    return RunTerms(
-        algorithm=algorithm,
-        workers=tuple(f"worker-{rank}" for rank in range(num_workers)),
-        num_servers=num_servers,
-        layers=user.layout.layers,
-        dtype=user.values.dtype,
-        optimizer=OptimizerCopy.of(user.optimizer, user.parameters),
-        detail=options.detail,
-    )
-
-
-def share_buffers(worker: ProcessWorker, model: nn.Module) -> None:
-    """Begin with the buffers of rank 0 (running statistics, say), on all workers."""
-    channels = worker.sums.of(worker.workers).channels
-    for buffer in model.buffers():
-        if buffer.numel():
-            worker.sums.wait(channels.broadcast(buffer, 0), "workers")
-
-
-def agree(worker: ProcessWorker, model: nn.Module) -> None:
-    """After the last sample of a loop: all workers have the global parameters, and the mean of all running statistics.
-
-    Of counts (how many batches a BatchNorm has seen), all have the largest.
-    """
-    num_workers = len(worker.workers)
-    channels = worker.sums.of(worker.workers).channels
-    if len(worker.servers):
-        # The first worker to stop waits here for the others' last gradients, or it would pull parameters without them.
-        worker.sums.wait(channels.all_reduce(worker.learner.held.values.new_zeros(1)), "workers")
-    for parameters in held_by_servers(worker):
-        worker.place(parameters)
-    if num_workers == 1:
-        return
-    for buffer in model.buffers():
-        if buffer.is_floating_point() and buffer.numel():
-            total = buffer.detach() / num_workers
-            worker.sums.wait(channels.all_reduce(total), "workers")
-            buffer.copy_(total)
-        elif buffer.dtype in _COUNTS and buffer.numel():
-            # A sum in which each worker has a place of its own, then the largest: channels only add.
-            places = buffer.new_zeros((num_workers, *buffer.shape))
-            places[worker.rank] = buffer
-            worker.sums.wait(channels.all_reduce(places), "workers")
-            buffer.copy_(places.amax(0))
-
-
-def shared_counter(store: Store, name: str) -> Callable[[int], int]:
+def shared_counter(store: KeyValues, name: str) -> Callable[[int], int]:
     """A count that all processes share: adds to it, and returns what it was before."""
     return lambda number: int(store.add(name, number)) - number
 

@@ -16,11 +16,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost, WireError
+from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost, ReplicasDiffer, WireError
 from ownpace.engines.process.node.context import Orders
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, silence_s
-from ownpace.engines.process.run.roll import LEAVE, LOOP, Roll
+from ownpace.engines.process.run.roll import JOIN, LEAVE, LOOP, Roll
 from ownpace.engines.process.talk.control import Agreed, Control, Failed, GiveUp, Parted, Refuse, Together
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.store import read_when_set
@@ -49,7 +49,7 @@ class Presence:
         self._complaints = Complaints()
         self._parted: set[int] = set()
         self._number = 0
-        self._agreed = -1
+        self._agreed = 0
         self._has_failed = self._is_over = self._closing = False
         # Guards all of the above, and the lines: the thread and the rank itself both send on them.
         self._changed = threading.Condition()
@@ -60,7 +60,8 @@ class Presence:
             self._thread = threading.Thread(target=self._listen, name="ownpace-presence", daemon=True)
             self._thread.start()
             try:
-                self._begin()
+                # Nobody goes on before all lines are there: the end of a rank without one would not be noticed.
+                self.together(JOIN)
             except BaseException as error:
                 self.fail(error)
                 self.close()
@@ -84,13 +85,6 @@ class Presence:
             mailbox.close(now=True)
             raise
         return mailbox
-
-    def _begin(self) -> None:
-        # Nobody goes on before rank 0 has all its lines: it could not notice the end of a rank it has none to.
-        with self._changed:
-            if self._rank == 0:
-                self._tell(Agreed(0))
-            self._wait()
 
     def check(self) -> None:
         """Raise what has gone wrong, if anything has."""
@@ -175,8 +169,9 @@ class Presence:
             case Failed():
                 self._complaints.add(control.error(f"rank {rank}"))
             case GiveUp(code, message):
-                failed = f"the run has failed: {message}"
-                self._alarm(InputError(message) if code == InputError.code else PeerLost(failed))
+                kinds = {kind.code: kind for kind in (InputError, ReplicasDiffer)}  # of all ranks, not of one
+                failed = PeerLost(f"the run has failed: {message}")
+                self._alarm(kinds[code](message) if code in kinds else failed)
             case Parted():
                 self._parted.add(rank)
 
@@ -186,7 +181,7 @@ class Presence:
         self._mailbox.drop(_name(rank))
         if rank in self._parted:
             return
-        self.orders.hub_is_gone = self.orders.hub_is_gone or rank == 0
+        self.orders.gone.add(rank)
         error = MachineDied(
             f"rank {rank} is gone: its process ended without a word, or did not answer for {self._silence_s:g} s; "
             "the others cannot go on without it"

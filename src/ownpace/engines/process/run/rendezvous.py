@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from ownpace.core.contract.errors import InputError, MachineDied
 from ownpace.engines.process.talk.mailbox import RunKey
-from ownpace.engines.process.talk.store import read_when_set
+from ownpace.engines.process.talk.store import KeyValues, read_when_set
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -241,7 +241,7 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Stor
 
 
 def common_backend(
-    store: Store, environment: Environment, able: str, timeout_s: float, on_wait: Callable[[], None]
+    store: KeyValues, environment: Environment, able: str, timeout_s: float, on_wait: Callable[[], None]
 ) -> str:
     """NCCL if all ranks are able to use it, else gloo; while waiting for them, `on_wait` may know of one that died."""
     store.set(f"backend/{environment.rank}", able)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ownpace.engines.process.talk.control import Agreed, Refuse, Together
 
-LOOP, LEAVE = "loop", "leave"
+JOIN, LOOP, LEAVE = "ownpace.join", "loop", "leave"
 """The places that are not calls of a method."""
 _PATIENCE_S = 10.0
 """How long ranks are waited for before that is said."""

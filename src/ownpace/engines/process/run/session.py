@@ -36,6 +36,7 @@ from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import Rendezvous
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
+from ownpace.engines.process.talk.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -86,7 +87,7 @@ class Session:
             if self._hub_config is not None:
                 # With a store of its own: another thread's may block.
                 connection = Connection(HUB, self.rendezvous, on_wait=self._raise_deaths)
-                opened.callback(lambda: connection.mailbox.close(now=self._supervisor.started_all(self.roster)))
+                opened.callback(self._close_hub, connection.mailbox)
                 self._keeper = HubKeeper(
                     Hub(connection.mailbox, self.roster, self._hub_config), self.orders, self._supervisor
                 )
@@ -98,6 +99,12 @@ class Session:
         if error is not None and self._error is None:
             self._error = error if isinstance(error, OwnpaceError) else NodeFailed(str(error))
         self._stack.close()
+
+    def _close_hub(self, mailbox: Mailbox) -> None:
+        # Closing waits for what was sent to be taken: not by those who never will.
+        for rank in self.orders.gone:
+            mailbox.drop(self.roster.workers.members[rank].name)
+        mailbox.close(now=self._supervisor.started_all(self.roster))
 
     def _end_children(self) -> None:
         if self._error is None:
@@ -142,7 +149,9 @@ class Session:
             connection.complain(error)
             raise
         finally:
-            connection.mailbox.close(now=self.orders.hub_is_gone)  # else closing waits for it to be reached
+            # Closing waits for what was sent to be taken. With an alarm, all ranks hear of it from each other, and the
+            # hub may be gone.
+            connection.mailbox.close(now=self._presence is not None and bool(self.orders.alarms))
 
     def keep_hub(self) -> None:
         """Lead the run to its end, in this thread."""

@@ -8,6 +8,7 @@ bucket is summed while another travels.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -100,8 +101,17 @@ class Channels:
     def _begun(self, work: Work) -> Work:
         return AskedWork(work) if self._asks else work
 
-    def close(self) -> None:
-        """Let go of the connections: their threads must have ended before the process does."""
+    def close(self, *, abandon: bool = False) -> None:
+        """Let go of the connections: their threads must have ended before the process does.
+
+        Args:
+            abandon: A member is gone, perhaps without a word: do not wait for collectives that are under way.
+        """
+        if abandon:
+            # A group that is freed waits for them, for as long as a collective may take; gloo's abort does not end
+            # them. One reference too many, and it is never freed: its threads end with the process.
+            for group in self._groups:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
         self._groups.clear()
 
 

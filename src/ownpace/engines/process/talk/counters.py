@@ -9,14 +9,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ownpace.core.learning.claims import Claim
 from ownpace.core.learning.sampling import Take
-from ownpace.engines.process.talk.store import read_when_set
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
+from ownpace.engines.process.talk.store import KeyValues, read_when_set
 
 _KEY = "counter"
 _COUNT = struct.Struct("<q")
@@ -34,7 +30,7 @@ class Counters:
 
     def __init__(
         self,
-        store: Store,
+        store: KeyValues,
         *,
         first: bool,
         spans_hosts: bool,

@@ -1,7 +1,7 @@
 """What a sum carries next to its tensor: each member writes into places of its own, and all of it is summed along.
 
     0                stop: how many members want the run to end
-    1 …              one entry for each member: see `Entry`; the versions of its shards follow
+    1 …              one entry for each member: see `Entry`; the versions of its shards follow, and its counts
     then             settings: a mark, then the numbers of the optimizer's groups, exact; only one member writes them
     then             notes, by the alphabet of their names
     then             zeros, up to a multiple of 16
@@ -42,6 +42,8 @@ class Entry(NamedTuple):
     """When it came, in the run's time."""
     names: float = 0.0
     """A checksum of the names of its notes: all members must note the same things."""
+    partial: float = 0.0
+    """1 if layers may be without a gradient."""
 
     @classmethod
     def of(cls, gradient: Gradient, came_s: float) -> Entry:
@@ -54,6 +56,7 @@ class Entry(NamedTuple):
             seconds=gradient.seconds,
             came_s=came_s,
             names=checksum(gradient.notes),
+            partial=gradient.partial,
         )
 
 
@@ -71,17 +74,27 @@ class Said:
     contributions: tuple[Contribution, ...]
     settings: tuple[float, ...]
     """Of the member that wrote them; none, if no member did."""
+    partial: bool = False
+    counts: tuple[int, ...] = ()
 
 
 class SumHeader:
     """The places of one group's headers, as one member writes and reads them."""
 
     def __init__(
-        self, member: int, num_members: int, num_shards: int, num_settings: int, *, double: bool = False
+        self,
+        member: int,
+        num_members: int,
+        num_shards: int,
+        num_settings: int,
+        num_counts: int = 0,
+        *,
+        double: bool = False,
     ) -> None:
         self._num_members = num_members
         self._num_shards = num_shards
-        self._width = len(Entry._fields) + num_shards
+        self._num_counts = num_counts
+        self._width = len(Entry._fields) + num_shards + num_counts
         self._start = 1 + member * self._width
         first_setting = 1 + num_members * self._width
         self._settings = SettingsSection(first_setting, num_settings)
@@ -103,7 +116,8 @@ class SumHeader:
         if gradient is None:
             written[self._start : self._start + len(Entry._fields)] = Entry(came_s=came_s)
         else:
-            entry = (*Entry.of(gradient, came_s), *gradient.versions)
+            # Counts of no samples may be missing.
+            entry = (*Entry.of(gradient, came_s), *gradient.versions, *gradient.counts)
             written[self._start : self._start + len(entry)] = entry
             if gradient.notes:
                 self._write_notes(written, gradient.notes)
@@ -122,7 +136,8 @@ class SumHeader:
         fixed = len(Entry._fields)
         starts = range(0, len(places), self._width)
         entries = [Entry._make(places[start : start + fixed]) for start in starts]
-        all_versions = [places[start + fixed : start + self._width] for start in starts]
+        counts = fixed + self._num_shards
+        all_versions = [places[start + fixed : start + counts] for start in starts]
         present = [entry for entry in entries if entry.present]
         versions = [each for each, entry in zip(all_versions, entries, strict=True) if entry.present]
         # Lists, not generators: this is done for every sum, and a few microseconds add up.
@@ -136,7 +151,12 @@ class SumHeader:
             notes=self._notes(summed, present, noted),
             contributions=tuple([Contribution(round(entry.samples), entry.seconds) for entry in entries]),
             settings=self._settings.read(summed),
+            partial=any(entry.partial for entry in present),
+            counts=self._counts([places[start + counts : start + self._width] for start in starts]),
         )
+
+    def _counts(self, of_members: Sequence[Sequence[float]]) -> tuple[int, ...]:
+        return tuple(round(sum(column)) for column in zip(*of_members, strict=True)) if self._num_counts else ()
 
     def _notes(self, summed: Numbers, present: Sequence[Entry], noted: Notes) -> Notes:
         sums = {entry.names for entry in present}

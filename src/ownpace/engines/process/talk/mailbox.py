@@ -190,8 +190,10 @@ class Mailbox:
         self._lines[to] = self._open(to)
 
     def drop(self, name: str) -> None:
-        """Forget the line to a node that is gone, and what was still to be sent on it."""
-        self._lines.pop(name).close(0)
+        """Forget the line to a node that is gone, if there is one, and what was still to be sent on it."""
+        line = self._lines.pop(name, None)
+        if line is not None:
+            line.close(0)
 
     @property
     def waiting(self) -> bool:

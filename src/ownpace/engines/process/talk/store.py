@@ -1,22 +1,99 @@
-"""Waiting at the store that all processes share, without being deaf meanwhile."""
+"""Asking the store that all processes share, without being deaf meanwhile."""
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
 
 from ownpace.core.contract.errors import MachineDied, PeerLost
 
-if TYPE_CHECKING:
-    from torch.distributed import Store
-
+T = TypeVar("T")
 _FIRST_S, _LONGEST_S = 0.001, 0.02
 """How long to wait before asking again: the others are often only a moment away."""
+_TICK_S = 0.2
+
+
+class KeyValues(Protocol):
+    """What is needed of a store; torch's have it."""
+
+    def set(self, key: str, value: str) -> None:
+        """Write."""
+
+    def get(self, key: str) -> bytes:
+        """Read what is there."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these are there."""
+
+    def add(self, key: str, number: int) -> int:
+        """Add to a count; returns what it is then."""
+
+    def delete_key(self, key: str) -> bool:
+        """Remove."""
+
+
+class WatchedStore:
+    """A store whose every answer is waited for in ticks: torch's own waits for ever if its host falls silent.
+
+    Its questions go through a thread. That one may be stuck; this process is not.
+    """
+
+    def __init__(self, store: KeyValues, on_wait: Callable[[], None]) -> None:
+        self._store = store
+        self._on_wait = on_wait
+        self._questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # A daemon: a process must be able to end while it is stuck.
+        threading.Thread(target=self._answer, name="ownpace-store", daemon=True).start()
+
+    def _answer(self) -> None:
+        while (question := self._questions.get()) is not None:
+            question()
+
+    def _ask(self, function: Callable[[], T]) -> T:
+        answer: Future[T] = Future()
+
+        def question() -> None:
+            try:
+                answer.set_result(function())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self._questions.put(question)
+        while True:
+            try:
+                return answer.result(_TICK_S)
+            except TimeoutError:
+                self._on_wait()
+            except RuntimeError as error:  # of torch's: the connection is lost
+                self._on_wait()
+                raise store_is_gone(error) from None
+
+    def set(self, key: str, value: str) -> None:
+        self._ask(lambda: self._store.set(key, value))
+
+    def get(self, key: str) -> bytes:
+        return self._ask(lambda: bytes(self._store.get(key)))
+
+    def check(self, keys: list[str]) -> bool:
+        return self._ask(lambda: self._store.check(keys))
+
+    def add(self, key: str, number: int) -> int:
+        return self._ask(lambda: int(self._store.add(key, number)))
+
+    def delete_key(self, key: str) -> bool:
+        return self._ask(lambda: self._store.delete_key(key))
+
+    def close(self) -> None:
+        """End the thread, as soon as it can."""
+        self._questions.put(None)
 
 
 def read_when_set(
-    store: Store, key: str, whose: str, timeout_s: float, on_wait: Callable[[], None] = lambda: None
+    store: KeyValues, key: str, whose: str, timeout_s: float, on_wait: Callable[[], None] = lambda: None
 ) -> bytes:
     """What another process writes there; while it has not, `on_wait` may know that it never will.
 
@@ -40,4 +117,4 @@ def read_when_set(
 
 def store_is_gone(error: RuntimeError) -> PeerLost:
     """What it means that the store does not answer."""
-    return PeerLost(f"the store of the run does not answer, which rank 0 or torchrun keeps: {str(error)[:80]!r}")
+    return PeerLost(f"the store of the run, which rank 0 or torchrun keeps, is gone: {str(error).splitlines()[0][:80]}")

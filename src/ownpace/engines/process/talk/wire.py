@@ -27,10 +27,10 @@ from ownpace.core.contract.values import NO_NOTES, Body, Gradient, Notes, Parame
 from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
-# The fields of `_Header` in their order; `<` turns off alignment, so one byte (x) is padded by hand.
-_HEADER = struct.Struct("<4sBBBxiiqqqdddiiiii")
+# The fields of `_Header` in their order; `<` turns off alignment.
+_HEADER = struct.Struct("<4sBBBBiiqqqdddiiiii")
 # The digit counts changes of this format.
-_MAGIC = b"OWN2"
+_MAGIC = b"OWN3"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)
 # Types travel as their places in this tuple.
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
@@ -79,6 +79,8 @@ class _Header(NamedTuple):
     kind: int
     dtype: int
     stop: int
+    partial: int
+    """Whether layers of a gradient may be none."""
     shard: int
     generation: int
     known_samples: int
@@ -110,6 +112,7 @@ def pack(packet: Packet) -> list[bytes | memoryview]:
     versions: tuple[int, ...] = ()
     kind, number, shard, loss, seconds = _NOTHING, 0, -1, math.nan, 0.0
     values: Tensor | None = None
+    partial = isinstance(body, Gradient) and body.partial
     if isinstance(body, Gradient):
         kind, values, number, loss, seconds = _GRADIENT, body.total, body.samples, float(body.loss), body.seconds
         versions, gradient_notes = body.versions, body.notes
@@ -126,8 +129,8 @@ def pack(packet: Packet) -> list[bytes | memoryview]:
         numbers = json.dumps(to_record(packet.control)).encode()
     dtype, num_values = (0, -1) if values is None else (_DTYPES.index(values.dtype), values.numel())
     header = _HEADER.pack(
-        _MAGIC, kind, dtype, packet.stop, shard, packet.generation, packet.samples, number, num_values, loss, seconds,
-        packet.sent_s, len(versions), len(packet.settings), len(packet.notes), len(gradient_notes), len(names),
+        _MAGIC, kind, dtype, packet.stop, partial, shard, packet.generation, packet.samples, number, num_values, loss,
+        seconds, packet.sent_s, len(versions), len(packet.settings), len(packet.notes), len(gradient_notes), len(names),
     )  # fmt: skip
     return [header, numbers, *([] if values is None else _pieces(values))]
 
@@ -151,6 +154,7 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
                 f"received a gradient of {header.num_values} values, neither the model's size nor a shard's"
             )
         packet.body = Gradient(values, header.number, versions, header.loss, header.seconds, gradient_notes)
+        packet.body.partial = bool(header.partial)
     elif header.kind == _PARAMETERS:
         if values is None or not 0 <= header.shard < len(limits.shards):
             raise WireError(f"received parameters of shard {header.shard}; there are {len(limits.shards)}")

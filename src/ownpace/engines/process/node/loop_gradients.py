@@ -1,0 +1,96 @@
+"""What an algorithm asks a user's loop for: gradients, and sums that begin when the loop has brought them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.roles import Pending
+from ownpace.core.contract.values import Batch, Gradient, Group, Parameters
+from ownpace.engines.process.node.nodes import ProcessWorker
+
+
+class LoopGradient:
+    """A gradient that the algorithm waits for, and the user's loop will bring."""
+
+    def __init__(self, samples: int, at: Parameters | None, plus: Gradient | None, versions: tuple[int, ...]) -> None:
+        self.samples = samples
+        self.at = at
+        self.plus = plus
+        self.versions = versions
+        self.gradient: Gradient | None = None
+        self.sum: LoopSum | None = None
+        """The sum that it is to be handed to as soon as it is computed."""
+
+    @property
+    def done(self) -> bool:
+        return self.gradient is not None
+
+    def __await__(self) -> Generator[object, None, Gradient]:
+        while self.gradient is None:
+            yield self
+        return self.gradient
+
+
+class LoopSum:
+    """A sum that begins when the user's loop has brought this worker's gradient."""
+
+    def __init__(self, asked: LoopGradient, group: Group) -> None:
+        self._asked = asked
+        self.group = group
+        self.begun: Pending[Gradient] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.begun is not None and self.begun.done
+
+    def __await__(self) -> Generator[object, None, Gradient]:
+        yield from self._asked.__await__()
+        assert self.begun is not None
+        total = yield from self.begun.__await__()
+        return total
+
+
+class Brought(NamedTuple):
+    """What the loop brings."""
+
+    model: int
+    """Whose gradient it is."""
+    samples: int
+    new_samples: int
+    """Those that no other model's gradient has been brought of."""
+    seconds: float
+
+
+class LoopGradients:
+    """The worker's source of gradients: it notes what is asked for, and the loop answers."""
+
+    def __init__(self, worker: ProcessWorker) -> None:
+        self._worker = worker
+        self.asked: LoopGradient | None = None
+
+    def load(self, samples: int) -> Pending[Batch]:
+        raise InputError("this algorithm loads its samples itself, which only `ownpace train` can do; use another")
+
+    def ask(self, samples: int, at: Parameters | None, batch: Batch | None, plus: Gradient | None) -> LoopGradient:
+        self.asked = LoopGradient(samples, at, plus, self._worker.progress.versions_at(at))
+        return self.asked
+
+    def finish_asked(self) -> None:
+        """The loop is not here to compute: whatever depends on a gradient awaits it."""
+
+    def hand_over(self, asked: Pending[Gradient], group: Group) -> Pending[Gradient]:
+        assert isinstance(asked, LoopGradient)
+        if asked.gradient is not None:
+            return self._worker.all_reduce(asked.gradient, group)
+        asked.sum = LoopSum(asked, group)
+        return asked.sum
+
+    def buffers(self) -> Tensor | None:
+        return None
+
+    def take_data_range(self, start: float, stop: float) -> None:
+        """`fleet.batches` has dealt the data out already."""

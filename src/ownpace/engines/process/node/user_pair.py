@@ -1,0 +1,202 @@
+"""A model of a user's and its optimizer, as `fleet.wrap` is given them: what is trained, and what is refused."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import UninitializedParameter
+from torch.optim import LBFGS, Optimizer, SparseAdam
+
+from ownpace.core.contract.errors import InputError
+from ownpace.engines.process.node.no_trace import nested
+
+_OWN = ("step", "_step_supports_amp_scaling")
+"""The attributes of an optimizer that a fleet replaces."""
+
+
+class UserPair:
+    """A model and the optimizer that steps it. What is trained are the optimizer's parameters, frozen or not."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, clip_norm: float | None = None) -> None:
+        check_model(model)
+        check_optimizer(optimizer)
+        self.model = model
+        self.optimizer = optimizer
+        self.clip_norm = clip_norm
+        named = named_parameters(model, optimizer)
+        check_parameters(model, named)
+        self.names = list(named)
+        self.parameters = list(named.values())
+        self._known = set(map(id, _all_of(optimizer)))
+        # The real step: later, `optimizer.step` is what hands the gradient to the algorithm.
+        self._real_step = optimizer.step
+        self._is_stepping = False
+        self._before: list[tuple[Optimizer, dict[str, object]]] = []
+
+    def step(self) -> None:
+        """The optimizer's own step."""
+        self._is_stepping = True
+        try:
+            self._real_step()
+        finally:
+            self._is_stepping = False
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a backward pass has left something in the `.grad`s."""
+        return any(parameter.grad is not None for parameter in self.parameters)
+
+    def check_count(self) -> None:
+        """Raise if the optimizer was given more parameters, or lost some; quickly, for every step."""
+        if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._known):
+            raise _changed()
+
+    def check_identity(self) -> None:
+        """Raise if the optimizer's parameters are not those that it had when it was wrapped."""
+        if set(map(id, _all_of(self.optimizer))) != self._known:
+            raise _changed()
+
+    # ---- the optimizer's step, while it belongs to a fleet ----
+
+    def replace_step(self, stepped: Callable[[], None]) -> None:
+        """Let `optimizer.step()` hand the gradient to the algorithm; the real step is the algorithm's to make."""
+
+        def step(self: Optimizer, closure: object = None) -> None:
+            if closure is not None:
+                raise InputError(
+                    "optimizer.step was given a closure, which would compute gradients within the step; compute the "
+                    "gradient before it, as in loss.backward()"
+                )
+            self._opt_called = True  # type: ignore[attr-defined]  # what torch's schedulers look for
+            stepped()
+
+        self._put(self.optimizer, step)
+        # A GradScaler is to undo its scale, and to look for infinities, before the gradient goes to the others.
+        self.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        for inner in nested(self.optimizer)[1:]:
+            self._guard(inner)
+
+    def _guard(self, inner: Optimizer) -> None:
+        """Refuse the step of an optimizer inside: it would move this rank's parameters, and nobody else's."""
+        real = inner.step
+
+        def step(_: Optimizer, *closure: Callable[[], float]) -> object:
+            if not self._is_stepping:
+                raise InputError(
+                    f"the {type(inner).__name__} inside the optimizer was stepped by itself; only optimizer.step() of "
+                    "what fleet.wrap was given reaches the other ranks (methods of two steps, such as SAM, do not work)"
+                )
+            return real(*closure)
+
+        self._put(inner, step)
+
+    def _put(self, optimizer: Optimizer, step: Callable[..., object]) -> None:
+        self._before.append((optimizer, {name: vars(optimizer)[name] for name in _OWN if name in vars(optimizer)}))
+        # What torch's schedulers look for, to warn of a step that they do not see; this one is seen.
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        step._of_a_fleet = True  # type: ignore[attr-defined]
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+
+    def give_back(self) -> None:
+        """Let the optimizers have their own steps again."""
+        for optimizer, before in self._before:
+            for name in _OWN:
+                vars(optimizer).pop(name, None)
+            vars(optimizer).update(before)
+        self._before = []
+
+
+def named_parameters(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+    """The optimizer's parameters by name, in the model's order; then those that are not the model's."""
+    theirs = {id(parameter): parameter for parameter in _all_of(optimizer)}
+    named = {name: theirs.pop(id(p)) for name, p in model.named_parameters() if id(p) in theirs}
+    for number, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            if id(parameter) in theirs:
+                named[f"parameter {place} of group {number}"] = theirs.pop(id(parameter))
+    # Numbers that no gradient moves (quantized weights) only begin as rank 0's, like a model's buffers.
+    return {name: parameter for name, parameter in named.items() if not _is_of_integers(parameter)}
+
+
+def _all_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _is_of_integers(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise if something else already synchronises the model between processes, or if it is not a model."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"fleet.wrap was given a {type(model).__name__} for a model; it must be a torch.nn.Module")
+    for name, module in model.named_modules():
+        kinds = {cls.__name__ for cls in type(module).__mro__}
+        if isinstance(module, DistributedDataParallel | DataParallel) or kinds & {
+            "FullyShardedDataParallel",
+            "FSDPModule",
+        }:
+            what = f"its {name}" if name else "it"
+            raise InputError(
+                f"the model is wrapped already: {what} is a {type(module).__name__}; give the module inside to "
+                "fleet.wrap, which does what that would (with Accelerate or Fabric, wrap before they prepare it)"
+            )
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Raise if this is not an optimizer that makes one step of one dense gradient."""
+    if not isinstance(optimizer, Optimizer):
+        raise InputError(
+            f"fleet.wrap was given a {type(optimizer).__name__} for an optimizer; it must be a torch.optim.Optimizer"
+        )
+    for one in nested(optimizer):
+        if isinstance(one, LBFGS | SparseAdam):
+            raise InputError(
+                f"{type(one).__name__} cannot be used: it needs more than one dense gradient per step; use SGD, Adam "
+                "or another first-order optimizer"
+            )
+        if getattr(one.step, "_of_a_fleet", False):
+            raise InputError("the optimizer belongs to a fleet already; end that one, or call its unwrap, before")
+
+
+def check_parameters(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
+    """Raise if the parameters cannot be parts of one vector."""
+    if not named:
+        raise InputError("the optimizer has no parameters of floating point; there is nothing to train")
+    for name, parameter in [*model.named_parameters(), *named.items()]:
+        if isinstance(parameter, UninitializedParameter):
+            raise InputError(f"{name} has no shape yet; send a batch through the model before fleet.wrap")
+        if parameter.is_meta:
+            raise InputError(f"{name} is on the meta device and has no values; load or initialise it before fleet.wrap")
+        if type(parameter.data).__name__ == "DTensor":
+            raise InputError(f"{name} is divided among devices; a fleet trains whole models")
+    for name, parameter in named.items():
+        if parameter.is_complex():
+            raise InputError(
+                f"{name} is {parameter.dtype}; a fleet trains real numbers (torch.view_as_real makes them)"
+            )
+    devices = {str(parameter.device): name for name, parameter in named.items()}
+    if len(devices) > 1:
+        where = ", ".join(f"{name} on {device}" for device, name in sorted(devices.items()))
+        raise InputError(f"the model's parameters are on several devices ({where}); move all of them to one")
+
+
+def check_dense(names: Iterable[str], parameters: Iterable[nn.Parameter]) -> None:
+    """Raise if a gradient is sparse."""
+    for name, parameter in zip(names, parameters, strict=True):
+        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+            raise InputError(
+                f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
+            )
+
+
+def _changed() -> InputError:
+    return InputError(
+        "the optimizer has other parameters than when it was wrapped (add_param_group?), and other ranks would not "
+        "step them; give the optimizer all parameters before fleet.wrap: frozen ones stay untouched until they have a "
+        "gradient"
+    )
