@@ -28,7 +28,7 @@ def test_fits_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
     for name in seen[0].keys() - {"refusals"}:
         check_alike(seen, name, "metrics", "checkpoint", *([] if name == "async" else ["steps"]))
         assert sum(rank[name]["validated"] for rank in seen) >= SIZE, name
-        # assert seen[0][name]["at_most_one_storage"] == 1, name
+        assert seen[0][name]["at_most_one_storage"] == 1, name
     first = seen[0]
     assert first["sync"]["steps"] == first["sync"]["updates"] == 2 * whole
     assert first["max_steps"]["steps"] == 3
