@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from tests.process.started import Start, Started
 
+collect_ignore_glob = ["*_runs.py"]
+"""Not searched for doctests: they import frameworks that may not be there."""
+
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.process.started import Start, free_port, importable
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    """Skips tests where a package is not installed; found out without importing it, which takes seconds."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"needs {' and '.join(packages)}")
 
 
 def torchrun(ranks: int, *command: str) -> list[str]:

@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.integrations.ranks import check_alike, check_every_sample_once, run, updates_of_sync, without_ownpace
+from tests.integrations.ranks import check_alike, check_every_sample_once, needs, run, updates_of_sync, without_ownpace
 from tests.process.small_net import close, on_one_machine, sgd
 from tests.process.started import Start
 
-pytest.importorskip("lightning")
-pytest.importorskip("accelerate")
-
+pytestmark = [pytest.mark.slow, needs("lightning", "accelerate")]
 SIZE = 61
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_loops_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:

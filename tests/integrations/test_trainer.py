@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.ranks import check_alike, check_every_sample_once, run, updates_of_sync, without_ownpace
+from tests.integrations.ranks import check_alike, check_every_sample_once, needs, run, updates_of_sync, without_ownpace
 from tests.process.small_net import close, on_one_machine, sgd
 from tests.process.started import Start
 
-pytest.importorskip("transformers")
-
+pytestmark = [pytest.mark.slow, needs("transformers")]
 SIZE, BATCH = 61, 8
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_trains_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
