@@ -1,6 +1,7 @@
 """Ranks that leave in every way they can: `… -m tests.process.scenarios_liveness FOLDER ALGORITHM WHO WHERE HOW`.
 
-Rank WHO ends at WHERE, by HOW; every rank writes what it was told, and after how long.
+Rank WHO ends at WHERE, by HOW; every rank that can writes what it was told. `… FOLDER calls` is what ranks tell each
+other between loops.
 """
 
 from __future__ import annotations
@@ -11,53 +12,50 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from tests.process.small_net import RANK, Numbers, make_net, mean_loss, sgd
+from tests.process.small_net import RANK, Numbers, make_net, mean_loss, sgd, wrapped
 
 import ownpace
-
-_ended_s = Path("ended")
-"""A file that is written when the rank ends."""
+from ownpace.drop_in import Joined
 
 
 class Leaver:
     """Rank `who` leaves at `where`, by `how`; the others do not."""
 
-    def __init__(self, folder: Path, who: int, where: str, how: str) -> None:
-        self._folder, self._who, self._where, self._how = folder, who, where, how
+    def __init__(self, who: int, where: str, how: str) -> None:
+        self._who, self._where, self._how = who, where, how
 
     def at(self, where: str) -> bool:
         """Whether this rank skips what comes now; it may end instead."""
         if self._who != RANK or where != self._where:
             return False
-        if self._how == "skip":
-            return True
-        (self._folder / "left").write_text(str(time.time()))
-        if self._how.startswith("exit"):
+        if self._how.startswith("os._exit"):
             os._exit(int(self._how[-1]))
         if self._how == "sys.exit":
             sys.exit(3)
-        if self._how == "stop":  # as a cable that is pulled: nothing is closed, and nothing answers
+        if self._how == "stop":  # as if its cable were pulled: nothing is closed, and nothing answers
             os.kill(os.getpid(), signal.SIGSTOP)
         if self._how == "raise":
             raise KeyError("the user's own mistake")
-        return False
+        return self._how == "skip"
 
 
-def loops(algorithm: str, leaver: Leaver, loops: int = 2) -> None:
+def leave(algorithm: str, leaver: Leaver) -> None:
     net = make_net()
     optimizer = sgd(net)
     with ownpace.join(algorithm) as fleet:
         leaver.at("after join")
         fleet.wrap(net, optimizer)
         leaver.at("after wrap")
-        for loop in range(loops):
+        for loop in range(2):
             if leaver.at(f"before loop {loop}"):
                 continue
-            for number, (x, y, _) in enumerate(fleet.batches(Numbers(64), 8, epochs=3)):
+            size = 32 if leaver.at("smaller") and loop else 64
+            for number, (x, y, _) in enumerate(fleet.batches(Numbers(size), 8, epochs=3, sampling="shards")):
                 if number == 2:
                     leaver.at(f"in loop {loop}")
                 mean_loss(net, x, y).backward()
@@ -66,18 +64,66 @@ def loops(algorithm: str, leaver: Leaver, loops: int = 2) -> None:
         leaver.at("after loops")
 
 
-def main() -> None:
-    folder, algorithm, who, where, how = sys.argv[1:]
-    torch.set_num_threads(1)
-
-    seen: dict[str, Any] = {}
-    leaver = Leaver(Path(folder), int(who), where, how)
+def refused(function: Callable[[], object]) -> str:
     try:
-        loops(algorithm, leaver)
+        function()
+    except ownpace.InputError as error:
+        return str(error)
+    return ""
+
+
+def calls() -> dict[str, Any]:
+    """Every call, wherever it is allowed; then one on each rank that the other does not make."""
+    seen: dict[str, Any] = {}
+    with ownpace.join("sync") as fleet:
+        seen["main"] = fleet.is_main
+        fleet.print(f"printed by rank {fleet.rank}")
+        seen["before wrap"] = fleet.reduce({"loss": float(RANK), "count": [RANK + 1]}, op="sum")
+        seen["mean"] = fleet.reduce(torch.tensor([RANK, 3.0])).tolist()
+        net, optimizer = wrapped(fleet)
+        seen["loops"] = [loop(fleet, net, optimizer) for _ in range(2)]
+        seen["ragged"] = [each.tolist() for each in fleet.gather(torch.arange(RANK + 1))]
+        fleet.barrier()
+        seen["after"] = fleet.reduce(RANK, op="max")
+        seen["other shapes"] = refused(lambda: fleet.reduce(torch.ones(RANK + 1)))
+        seen["afterwards"] = fleet.gather({"rank": RANK, "name": "x"})
+    with ownpace.join("sync") as fleet:  # nothing but a call
+        seen["again"] = fleet.gather(RANK)
+        time.sleep(0.2 * RANK)
+    seen["different calls"] = refused(lambda: differ(lambda fleet: fleet.barrier() if RANK else fleet.reduce(1)))
+    seen["a loop"] = refused(lambda: differ(lambda fleet: loop(fleet, *wrapped(fleet)) if RANK else fleet.barrier()))
+    seen["the end"] = refused(lambda: differ(lambda fleet: None if RANK else fleet.gather(1)))
+    return seen
+
+
+def differ(function: Callable[[Joined], object]) -> None:
+    with ownpace.join("sync") as fleet:
+        function(fleet)
+
+
+def loop(fleet: Joined, net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
+    message = ""
+    for x, y, _ in fleet.batches(Numbers(16), 8):
+        message = refused(fleet.barrier)
+        mean_loss(net, x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [message, fleet.reduce(1, op="sum")]
+
+
+def main() -> None:
+    folder, *words = sys.argv[1:]
+    torch.set_num_threads(1)
+    seen: dict[str, Any] = {}
+    try:
+        if words == ["calls"]:
+            seen = calls()
+        else:
+            algorithm, who, where, how = words
+            leave(algorithm, Leaver(int(who), where, how))
     except Exception as error:
         traceback.print_exc()
         seen = {"kind": type(error).__name__, "text": str(error)}
-    seen["s"] = time.time()
     (Path(folder) / f"{RANK}.json").write_text(json.dumps(seen))
     sys.exit(1 if "kind" in seen else 0)
 

@@ -57,7 +57,7 @@ def adamw(net: Branches) -> Optimizer:
 
 
 OPTIMIZERS: dict[str, Callable[[Branches], Optimizer]] = {"sgd": sgd, "adamw": adamw}
-PARAMETERS: dict[str, dict[str, Any]] = {"local": {"steps": 2}}
+PARAMETERS: dict[str, dict[str, Any]] = {"local": {"steps": 2}, "abs": {"max_batch": 32}}
 HALVES: dict[str, Any] = {"sampling": "shards"}
 
 
@@ -67,7 +67,13 @@ def branches_of(number: int, rank: int) -> str:
 
 
 def train(
-    algorithm: str, optimizer: str, *, mixed: bool = False, unfreeze: bool = False, **batches: Any
+    algorithm: str,
+    optimizer: str,
+    *,
+    mixed: bool = False,
+    unfreeze: bool = False,
+    overlap: bool = False,
+    **batches: Any,
 ) -> dict[str, Any]:
     """A user's loop over batches that use some layers only; returns what this rank saw."""
     net = Branches(seed=RANK)
@@ -77,7 +83,7 @@ def train(
     stepper = OPTIMIZERS[optimizer](net)
     seen: list[list[int]] = []
     with ownpace.join(algorithm, parameters=PARAMETERS.get(algorithm)) as fleet:
-        fleet.wrap(net, stepper)
+        fleet.wrap(net, stepper, overlap=overlap)
         for number, (x, y, indices) in enumerate(fleet.batches(Numbers(SIZE), 8, **batches)):
             seen.append(indices.tolist())
             if unfreeze and number == 2:
@@ -93,6 +99,25 @@ def train(
         "state": sorted(stepper.state_dict()["state"]),
         "same": fleet.summary.replicas_identical,
     }
+
+
+def scaled() -> dict[str, Any]:
+    """A GradScaler with overlap: by the time it divides by its scale, gradients are on their way."""
+    net = Branches()
+    stepper = sgd(net)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    told = ""
+    try:
+        with ownpace.join("sync") as fleet:
+            fleet.wrap(net, stepper, overlap=True)
+            for x, y, _ in fleet.batches(Numbers(SIZE), 8):
+                scaler.scale(loss_of(net, x, y, "left right")).backward()
+                scaler.step(stepper)
+                scaler.update()
+                stepper.zero_grad()
+    except ownpace.InputError as error:
+        told = str(error)
+    return {"told": told, "weights": [], "same": True}
 
 
 def loss_of(net: Branches, x: Tensor, y: Tensor, branches: str) -> Tensor:
@@ -227,8 +252,10 @@ def plain_gan(batches: list[list[list[int]]], *, generator_first: bool = False, 
 def essentials() -> dict[str, Any]:
     """What can be compared with a plain loop, and what the default algorithm makes of it, on one start of two ranks."""
     seen: dict[str, Any] = {
-        f"sync {optimizer}": train("sync", optimizer, unfreeze=True, **HALVES) for optimizer in OPTIMIZERS
+        f"sync {optimizer}": train("sync", optimizer, unfreeze=True, overlap=optimizer == "sgd", **HALVES)
+        for optimizer in OPTIMIZERS
     }
+    seen["scaled"] = scaled()
     seen["gan"] = gan("sync", **HALVES)
     seen["gan, generator first"] = gan("sync", generator_first=True, **HALVES)
     seen["gan, every second"] = gan("sync", every=2, **HALVES)
@@ -244,7 +271,7 @@ def the_rest() -> dict[str, Any]:
         seen[algorithm] = train(algorithm, "adamw", epochs=2)
     for algorithm in ("sync", "local", "async"):
         seen[f"mixed {algorithm}"] = train(algorithm, "sgd", mixed=True, epochs=2)
-    for algorithm in ("local", "balanced", "acco"):
+    for algorithm in ("local", "balanced", "abs"):
         seen[f"gan {algorithm}"] = gan(algorithm, epochs=2)
     return seen
 

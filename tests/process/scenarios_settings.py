@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tests.process.scenarios import TwoToOne
 from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss
+from tests.unit.engines.process.node.third_party import Prodigy, ScheduleFree
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
@@ -72,9 +73,23 @@ def decay_schedule(net: nn.Module) -> tuple[Optimizer, Stepped]:
 SCHEDULES = {
     each.__name__: each for each in (one_cycle_sgd, one_cycle_adamw, cosine_adamw, warm_up, tensor_lr, decay_schedule)
 }
+
+
+def schedule_free(net: nn.Module) -> tuple[Optimizer, Stepped]:
+    """Keeps state in its groups, beside the settings."""
+    optimizer = ScheduleFree(net.parameters(), lr=0.1)
+    return optimizer, LambdaLR(optimizer, lambda step: 1 / (1 + step)).step
+
+
+def prodigy(net: nn.Module) -> tuple[Optimizer, Stepped]:
+    optimizer = Prodigy(net.parameters(), lr=0.1)
+    return optimizer, LambdaLR(optimizer, lambda step: 1 / (1 + step)).step
+
+
+STATEFUL = {"schedule_free": schedule_free, "prodigy": prodigy}
 ALGORITHMS: dict[str, tuple[str | ownpace.Algorithm, list[str]]] = {
-    "two to one": (TwoToOne(), list(SCHEDULES)),
-    "pace": ("pace", list(SCHEDULES)),
+    "two to one": (TwoToOne(), [*SCHEDULES, *STATEFUL]),
+    "pace": ("pace", [*SCHEDULES, *STATEFUL]),
     "balanced": ("balanced", ["one_cycle_sgd", "cosine_adamw"]),
     "sync": ("sync", ["one_cycle_adamw"]),
     "async": ("async", ["one_cycle_sgd", "tensor_lr"]),
@@ -107,7 +122,7 @@ def train(algorithm: str | ownpace.Algorithm, make: Callable[[nn.Sequential], tu
 
 def schedules() -> dict[str, Any]:
     return {
-        f"{label}, {name}": train(algorithm, SCHEDULES[name])
+        f"{label}, {name}": train(algorithm, {**SCHEDULES, **STATEFUL}[name])
         for label, (algorithm, names) in ALGORITHMS.items()
         for name in names
     }

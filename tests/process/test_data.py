@@ -126,3 +126,53 @@ def test_the_scripts_own_random_numbers_stay_as_they_are() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert torch.equal(torch.cat(drawn), expected)
+
+
+def with_next_taken_early(algorithm: str, *, before_forward: bool) -> None:
+    """A loop that takes the next batch before the step of this one, as some scripts do to hide loading."""
+    net = make_net()
+    optimizer = sgd(net)
+    with ownpace.join(algorithm) as fleet:
+        fleet.wrap(net, optimizer)
+        batches = iter(fleet.batches(Numbers(64), 8))
+        following = next(batches)
+        while following is not None:
+            x, y, _ = following
+            if before_forward:
+                following = next(batches, None)
+            loss = mean_loss(net, x, y)
+            if not before_forward:
+                following = next(batches, None)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("algorithm", ["sync", "pace", "async"])
+def test_a_batch_taken_between_forward_and_backward_pass_is_refused(algorithm: str) -> None:
+    with pytest.raises(ownpace.InputError, match="from before the latest batch was taken") as raised:
+        with_next_taken_early(algorithm, before_forward=False)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("algorithm", ["sync", "pace"])
+def test_a_batch_taken_before_the_step_of_the_last_is_refused_at_the_end(algorithm: str) -> None:
+    with pytest.raises(ownpace.InputError, match="each after the step before"):
+        with_next_taken_early(algorithm, before_forward=True)
+
+
+def test_losses_of_several_batches_for_one_backward_pass_are_refused() -> None:
+    """Nothing could tell how many of the batches they were of."""
+    net = make_net()
+
+    def run() -> None:
+        with ownpace.join("sync") as fleet:
+            fleet.wrap(net, sgd(net))
+            losses = []
+            for x, y, _ in fleet.batches(Numbers(64), 8):
+                losses.append(mean_loss(net, x, y))
+                if len(losses) == 2:
+                    sum(losses).backward()
+
+    with pytest.raises(ownpace.InputError, match="from before the latest batch was taken"):
+        run()

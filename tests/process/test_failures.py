@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from tests.process.failing import FullGpu
+from tests.process.failing import FullGpu, Selfish
 from tests.process.started import PATIENCE_S
 
 from ownpace import make_algorithm
-from ownpace.core.contract.errors import NodeFailed
+from ownpace.core.contract.errors import NodeFailed, ReplicasDiffer
 from ownpace.core.contract.events import End, Event
 from ownpace.engines import Job, run_process
 from ownpace.fleet import paces
@@ -24,6 +26,19 @@ def test_a_model_that_one_worker_cannot_build_is_named_with_the_reason():
     assert outcome.error.blame == "worker-1"
     assert isinstance(events[-1], End)
     assert events[-1].code == "node-failed"
+
+
+def test_replicas_that_part_end_the_run_within_a_few_updates():
+    outcome, events = run_on("process", Selfish(), paces(4000, 2000, 4000, jitter=0.0), samples=10**9, lr=0.01)
+    assert isinstance(outcome.error, ReplicasDiffer)
+    assert re.match(
+        "the parameters differ: layer '.*' on rank 2 from that of ranks 0, 1, since some update after 2, update 4 at "
+        "the latest; only",
+        str(outcome.error),
+    )
+    end = events[-1]
+    assert isinstance(end, End)
+    assert (end.code, end.reason, end.sums.replicas_identical) == ("replicas-differ", str(outcome.error), False)
 
 
 def test_an_error_in_a_users_own_callback_is_raised_and_the_records_have_an_end():

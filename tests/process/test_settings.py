@@ -51,8 +51,14 @@ def test_every_rank_is_told_which_layer_of_which_rank_differs(start: Start, tmp_
     assert started.stderr.count("ReplicasDiffer: the parameters differ: layer '3.weight' on rank 1") >= 2
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("algorithm", ["async", "pace", "sync"])
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        *(("pace", name) for name in SCHEDULES),
+        ("sync", "one_cycle_sgd"),
+        *(("async", name) for name in ("one_cycle_sgd", "one_cycle_adamw", "decay_schedule")),
+    ],
+)
 def test_alone_a_schedule_is_that_of_a_plain_loop(algorithm: str, name: str) -> None:
     """Also where the steps are a server's: all settings reach it."""
     nets = make_net(), make_net()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -154,14 +155,27 @@ class Batches:
         number = loops.begin(self._plan(), alike)
         source = self._source(order, number)
         self._begun, self.left = None, None
-        finished = False
+        finished, is_function = False, self._data.kind == "function"
         try:
             for batch in self._feed.batches(source, number):
                 # A DataLoader with workers draws batches ahead; they come out in the order of drawing, as do sizes.
                 if not loops.hand_out(source.sizes.pop(0)):
                     break  # the run was stopped
+                if is_function:
+                    self._warn_of_the_same(batch, number)
+                    is_function = False
                 yield batch
             finished = True
         finally:
             # Also after a `break`: the others must not wait in a sum for this worker.
             loops.end(stop=not finished)
+
+    def _warn_of_the_same(self, first_batch: Any, number: int) -> None:
+        """Warn if a function gave another rank the same first batch as this one."""
+        same = self._loops.say(number, digest(first_batch))
+        if same:
+            warnings.warn(
+                f"the function given to fleet.batches makes the same batches on ranks {same[0]} and "
+                f"{self._loops.member.rank}; if it draws from a generator of its own, seed that by fleet.rank",
+                stacklevel=3,
+            )

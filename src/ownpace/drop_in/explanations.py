@@ -9,8 +9,7 @@ def explain(error: BaseException | None) -> InputError | None:
     """Why a script failed, if torch could not know; None: its own words say it best."""
     if isinstance(error, RuntimeError) and "modified by an inplace operation" in str(error):
         return InputError(
-            "a backward pass went through a graph that was made before an optimizer.step(), and the parameters have "
-            "changed since; begin a batch's forward pass after the step of the batch before it (the data may be "
-            "prefetched, its loss may not)"
+            "a backward pass went through a graph from before the latest batch was taken or the latest step was made; "
+            "begin a batch's forward pass after the step of the batch before it, and take the next one after its own"
         )
     return None

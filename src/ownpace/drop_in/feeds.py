@@ -162,8 +162,10 @@ class FunctionFeed:
     def batches(self, source: BatchSource, number: int) -> Iterator[Any]:
         function = self._data.dataset
         for places in source:
+            first = places[0]
+            assert isinstance(first, int)
             # From the place of its first sample: no two batches share it, and no state is left to be saved.
-            with seeded(seed_for(self._member.seed, Purpose.LOOP_FUNCTION, number, int(str(places[0])))):
+            with seeded(seed_for(self._member.seed, Purpose.LOOP_FUNCTION, number, first)):
                 batch = function(len(places)) if self._data.takes_number else function()
             check_size(batch, len(places), name_of(function))
             yield batch

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.drop_in.batches import Batches
+from ownpace.drop_in.between_ranks import BetweenRanks
 from ownpace.drop_in.closing import last_line, warn_of_large_updates
 from ownpace.drop_in.data import Asked, read_data
 from ownpace.drop_in.digest import SampleDigests
@@ -76,15 +78,15 @@ def join(
     return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s), quiet=quiet)
 
 
-class Joined:
+class Joined(BetweenRanks):
     """This process as a worker of the fleet. Use it as a context manager."""
 
     def __init__(self, options: FleetOptions, *, quiet: bool = False) -> None:
         self._algorithm = options.algorithm
         self._quiet = quiet
         started = Environment.read()
-        self._environment = started or Environment.alone()
-        self._run = LoopRun(options, self._environment, alone=started is None)
+        environment = started or Environment.alone()
+        super().__init__(LoopRun(options, environment, alone=started is None), environment)
         self._wrapped: Wrapped | None = None
         self._digests = SampleDigests()
         self._models: Sequence[nn.Module] = ()
@@ -93,16 +95,6 @@ class Joined:
         self._schedules: list[FollowedSchedule] = []
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
-
-    @property
-    def rank(self) -> int:
-        """My index among the workers, from 0."""
-        return self._environment.rank
-
-    @property
-    def num_workers(self) -> int:
-        """How many workers there are."""
-        return self._environment.world_size
 
     @property
     def updates(self) -> int:
@@ -154,7 +146,7 @@ class Joined:
         *,
         scheduler: LRScheduler | None = None,
         clip_norm: float | None = None,
-        overlap: bool = False,
+        overlap: bool | None = None,
     ) -> tuple[Model, AnyOptimizer]:
         """Make a model and its optimizer those of the fleet; they are the same objects.
 
@@ -168,8 +160,9 @@ class Joined:
             scheduler: As for `fleet.schedule`: a learning-rate scheduler that is to follow the fleet.
             clip_norm: Clip the norm of the fleet's mean gradient of this model to this, before each step.
             overlap: Send each layer's gradient while the backward pass is still at the others, where the algorithm
-                allows it. Faster; but then each batch needs its own `optimizer.step()`, and nothing may change the
-                gradients between `backward()` and `step()`: that is refused, not ignored.
+                allows it. That needs a step for each batch, and gradients that nothing changes between `backward()` and
+                `step()` (clipping, a GradScaler): otherwise it is refused, not ignored. None: if the first steps of the
+                script are like that.
         """
         if self._run.is_open:
             raise InputError("fleet.wrap was called after the first loop; wrap all models before it")
@@ -185,6 +178,16 @@ class Joined:
         if scheduler is not None:
             self.schedule(scheduler)
         return model, optimizer
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """For a script that accumulates gradients and says so, as with DistributedDataParallel: only `step()` sends.
+
+        A script may as well leave it out: batches without a step are accumulated in any case.
+        """
+        if self._run.is_open:
+            self._run.loop.overlap.turn_off()
+        yield
 
     def unwrap(self) -> None:
         """Make the models and optimizers ordinary ones again: each parameter in memory of its own, no hooks.
@@ -305,5 +308,6 @@ class Joined:
 
     def _stepped(self, number: int) -> None:
         if not self._run.is_open or not self._run.loop.is_running:
-            raise InputError("optimizer.step was called outside of fleet.batches; take the batches from it")
+            how = "take the batches from it, each after the step before"
+            raise InputError(f"optimizer.step was called outside of fleet.batches; {how}")
         self._run.loop.take_gradient(number)

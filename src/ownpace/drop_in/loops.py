@@ -22,7 +22,7 @@ class Wrapped:
     """What a user gave to `fleet.wrap`."""
 
     parameters: UserParameters
-    overlap: bool
+    overlap: bool | None
 
     @property
     def models(self) -> list[nn.Module]:
@@ -109,6 +109,14 @@ class Loops:
     def note(self, number: int, claim: Claim) -> None:
         """Note places of this worker's own."""
         self._run.note(number, claim)
+
+    def say(self, number: int, words: str) -> list[int]:
+        """Say something about that loop; returns the ranks that have said the same before."""
+        store, (rank, num_workers, _) = self._run.store, self.member
+        # Said before it is looked at what others said: of two that say the same, one will notice.
+        store.set(f"said/{number}/{rank}", words)
+        others = [other for other in range(num_workers) if other != rank and store.check([f"said/{number}/{other}"])]
+        return [other for other in others if store.get(f"said/{number}/{other}") == words.encode()]
 
     def hand_out(self, samples: int) -> bool:
         """A batch of this many samples is about to be handed out; False: the run was stopped."""

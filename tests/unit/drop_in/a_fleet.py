@@ -59,6 +59,11 @@ class Rank(Loops):
     def note(self, number: int, claim: Claim) -> None:
         self.fleet.claims.append(claim)
 
+    def say(self, number: int, words: str) -> list[int]:
+        said = self.fleet.said.setdefault((number, words), [])
+        said.append(self.rank)
+        return said[:-1]
+
     def hand_out(self, samples: int) -> bool:
         self.sizes.append(samples)
         return True
@@ -73,6 +78,7 @@ class AFleet:
     def __init__(self, *wanted: int) -> None:
         self.counts: dict[int, int] = {}
         self.claims: list[Claim] = []
+        self.said: dict[tuple[int, str], list[int]] = {}
         self.ranks: list[Rank] = []
         for rank, samples in enumerate(wanted or (4,)):
             self.ranks.append(Rank(self, rank, samples))

@@ -257,7 +257,14 @@ def test_a_function_is_told_how_many_samples_are_wanted():
     assert [len(batch) for batch in got[1]] == [7, 7, 7, 3]
     assert len(flat(got)) == 40
     # One that is not told makes whole batches only.
-    assert len(flat(AFleet(4, 7).deal(lambda: torch.arange(4), samples=42))) == 40
+    assert len(flat(AFleet(4, 7).deal(lambda: torch.randint(1000, (4,)), samples=42))) == 40
+
+
+def test_a_function_that_gives_ranks_the_same_is_warned_of():
+    generators = [random.Random(0) for _ in range(2)]
+    fleet = AFleet(4, 4)
+    with pytest.warns(UserWarning, match=r"the same batches on ranks 0 and 1; .* seed that by fleet\.rank"):
+        fleet.deal(lambda rank: lambda: [generators[rank].random() for _ in range(4)], each=True, samples=40)
 
 
 def get_batch(split):

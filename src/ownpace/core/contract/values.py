@@ -67,6 +67,8 @@ class Contribution(NamedTuple):
     samples: int
     seconds: float
     """That it spent on computing, before any transfer."""
+    used: int = 0
+    """Samples that it is done with: those that nothing was learnt from before, and those that it threw away."""
 
     @property
     def pace(self) -> float:
@@ -105,6 +107,8 @@ class Gradient:
     counts: tuple[int, ...] = ()
     """Where several models are parts of one vector: how many samples are new (one model's step after another's learns
     from the same), then the number that each model's part is summed over. Empty: all are new, for all parts."""
+    dropped: int = 0
+    """How many samples its worker threw away since its gradient before: a user's loop may skip batches."""
 
     @property
     def new_samples(self) -> int:
@@ -123,7 +127,7 @@ class Gradient:
     @property
     def as_contribution(self) -> Contribution:
         """What this gradient is in a sum."""
-        return Contribution(self.samples, self.seconds)
+        return Contribution(self.samples, self.seconds, self.new_samples + self.dropped)
 
     @property
     def nbytes(self) -> int:
@@ -148,8 +152,9 @@ class Gradient:
 
     def _with(self, total: Tensor, notes: Notes) -> Gradient:
         return Gradient(
-            total, self.samples, self.versions, self.loss, self.seconds, notes, (), self.partial, self.counts
-        )
+            total, self.samples, self.versions, self.loss, self.seconds, notes, (), self.partial, self.counts,
+            self.dropped,
+        )  # fmt: skip
 
     def part(self, shard: Shard) -> Gradient:
         """The layers of one shard, as a view."""
@@ -171,6 +176,7 @@ class Gradient:
             sum_notes([self.notes, other.notes]),
             partial=self.partial or other.partial,
             counts=sum_counts([self.counts, other.counts]),
+            dropped=self.dropped + other.dropped,
         )
 
 
@@ -188,6 +194,7 @@ def union(gradients: Sequence[Gradient]) -> Gradient:
         ),
         partial=any(gradient.partial for gradient in gradients),
         counts=sum_counts([gradient.counts for gradient in gradients]),
+        dropped=sum(gradient.dropped for gradient in gradients),
     )
 
 

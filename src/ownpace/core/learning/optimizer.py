@@ -14,7 +14,7 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.group_settings import GroupSettings
-from ownpace.core.learning.optimizer_state import split
+from ownpace.core.learning.optimizer_state import join, split
 from ownpace.core.learning.schedule import Schedule
 from ownpace.core.settings import not_negative, positive
 
@@ -133,6 +133,18 @@ class FlatOptimizer:
         self._optimizer.param_groups[0]["params"] = self._parameters
         self._initial = split(self._initial[0], self._layout.layers)
         return {memory: split(entry, self._layout.layers) for memory, (entry,) in states.items()}
+
+    def layer_states(self, state: State) -> State:
+        """A state as those of the layers, sharing nothing with it."""
+        return split(state[0], self._layout.layers) if self._whole else clone(state)
+
+    def of_layers(self, states: State) -> State:
+        """The state that has these as those of its layers."""
+        whole = join(states, self._layout.layers) if self._whole else None
+        if whole is not None:
+            return [whole]
+        self.by_layer({})
+        return states
 
     def step(
         self,

@@ -55,7 +55,7 @@ def test_a_union_says_who_contributed_what(gradients: list[Gradient]) -> None:
     assert total.total.tolist() == [sum(float(part.total[0]) for part in gradients)] * 2
     assert total.samples == sum(part.samples for part in gradients)
     assert total.versions == tuple(min(part.versions[shard] for part in gradients) for shard in range(2))
-    assert total.contributions == tuple(Contribution(part.samples, part.seconds) for part in gradients)
+    assert total.contributions == tuple(Contribution(part.samples, part.seconds, part.samples) for part in gradients)
     assert (total.loss, total.seconds) == (
         sum(part.loss for part in gradients),
         sum(part.seconds for part in gradients),

@@ -43,9 +43,9 @@ class Listener(Protocol):
     """Whether a message of a newer generation ends what the node does."""
 
     def hear_settings_of_message(self, settings: Sequence[float]) -> None:
-        """A sender's optimizer settings came along."""
+        """A message was awaited, and these are its sender's optimizer settings."""
 
-    def hear_control(self, sender: str, control: Control) -> bool:
+    def hear_control(self, sender: str, control: Control, body: Body) -> bool:
         """Take a control message; returns whether it was one for this node."""
 
 
@@ -57,7 +57,7 @@ class Inbox:
         self._progress = progress
         self._listener = listener
         self._limits = Limits(context.roster.shards, context.layout.size)
-        self._arrived: deque[Message] = deque()
+        self._arrived: deque[tuple[Message, Sequence[float]]] = deque()
         self._receiving: list[ProcessReceive] = []
         self._controls: deque[tuple[Control, Body]] = deque()
         self._early: list[tuple[str, Packet]] = []
@@ -80,10 +80,10 @@ class Inbox:
     def receive(self, sender: Address | None = None) -> ProcessReceive:
         """The next message, from any node or from `sender` alone."""
         received = ProcessReceive(self, sender)
-        for message in self._arrived:
-            if received.wants(message):
-                self._arrived.remove(message)
-                received.message = message
+        for entry in self._arrived:
+            if received.wants(entry[0]):
+                self._arrived.remove(entry)
+                received.message, received.settings = entry
                 return received
         self._receiving.append(received)
         return received
@@ -143,7 +143,7 @@ class Inbox:
             case GiveUp(message=message):
                 raise PeerLost(f"the run has failed: {message}")
             case _:
-                if not self._listener.hear_control(sender, control):
+                if not self._listener.hear_control(sender, control, body):
                     self._controls.append((control, body))
 
     def _deliver(self, name: str, packet: Packet) -> None:
@@ -161,27 +161,28 @@ class Inbox:
             context.reporter.event(
                 events.Transfer(min(packet.sent_s, now), now, "send", [name, context.address.name], nbytes)
             )
-        if packet.settings:
-            self._listener.hear_settings_of_message(packet.settings)
         body = _on(packet.body, context.like.device)
         message = Message(context.roster.by_name[name], body, packet.samples, packet.stop, packet.notes)
         for received in self._receiving:
             if received.wants(message):
                 self._receiving.remove(received)
-                received.message = message
+                received.message, received.settings = message, packet.settings
                 return
-        self._arrived.append(message)
+        self._arrived.append((message, packet.settings))
 
     @property
     def newest(self) -> int:
         """The newest generation that a message came from."""
         return max((packet.generation for _, packet in self._early), default=self.generation)
 
-    def took(self, message: Message, waited_since_s: float | None) -> None:
-        """A message was awaited: take in what its sender knew of the run's progress."""
+    def took(self, message: Message, settings: Sequence[float], waited_since_s: float | None) -> None:
+        """A message was awaited: take in what its sender knew of the run's progress, and its optimizer's settings."""
         if waited_since_s is not None:
             self._context.reporter.waited("message", waited_since_s)
         self._progress.hear(message.samples, message.stop)
+        # Now, not when it came: others may have come since, and each gradient is stepped with its sender's settings.
+        if settings:
+            self._listener.hear_settings_of_message(settings)
 
     def block(self, received: ProcessReceive) -> float:
         """Wait until a message has come; returns when the wait began."""
@@ -203,6 +204,7 @@ class ProcessReceive:
         self._inbox = inbox
         self._sender = sender
         self.message: Message | None = None
+        self.settings: Sequence[float] = ()
 
     def wants(self, message: Message) -> bool:
         """Whether this message is what is awaited here."""
@@ -217,7 +219,7 @@ class ProcessReceive:
     def __await__(self) -> Generator[object, None, Message]:
         since = self._inbox.block(self) if self.message is None else None
         assert self.message is not None
-        self._inbox.took(self.message, since)
+        self._inbox.took(self.message, self.settings, since)
         return self.message
         # Never reached: it makes this a generator, which is what `await` needs.
         yield

@@ -27,13 +27,18 @@ class LayerSender:
         self._given_up = False
         self.buckets = BucketSender(collectives, self.buffer, len(self._views))
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a layer has been taken."""
+        return bool(self._counts)
+
     def take(self, index: int, gradient: Tensor | None) -> None:
         """One layer's gradient is ready."""
         assert gradient is not None
         if index in self._counts:
             raise no_overlap("backward was called twice before optimizer.step")
         put_sum(self._zero, gradient, self._samples, self._views[index])
-        self._counts[index] = _changes(gradient)
+        self._counts[index] = changes(gradient)
         self.buckets.layer_is_there(index)
 
     def complete(self, parameters: Sequence[nn.Parameter]) -> Tensor:
@@ -48,7 +53,7 @@ class LayerSender:
                 put_sum(self._zero, gradient, self._samples, self._views[index])
                 self.partial = self.partial or gradient is None
                 self.buckets.layer_is_there(index)
-            elif gradient is None or _changes(gradient) != self._counts[index]:
+            elif gradient is None or changes(gradient) != self._counts[index]:
                 raise no_overlap("gradients were changed between backward and optimizer.step")
         return self._total
 
@@ -63,11 +68,13 @@ class LayerSender:
         return self._samples if self._counts else 0
 
 
-def _changes(tensor: Tensor) -> int:
+def changes(tensor: Tensor) -> int:
     """How often a tensor was changed in place."""
     return tensor._version
 
 
 def no_overlap(what: str) -> InputError:
     """The error for a loop that touches gradients which are on their way."""
-    return InputError(f"{what}, but with overlap=True they are on their way by then; use fleet.wrap(…, overlap=False)")
+    return InputError(
+        f"{what}, but layers are on their way as soon as they are computed; use fleet.wrap(…, overlap=False)"
+    )

@@ -11,24 +11,22 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.values import Gradient, Parameters
+from ownpace.core.contract.values import Gradient
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import Stopwatch
-from ownpace.engines.process.node.layer_sender import LayerSender, no_overlap
+from ownpace.engines.process.node.handed_out import HandedOut
+from ownpace.engines.process.node.layer_sender import LayerSender
 from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, LoopGradients
-from ownpace.engines.process.node.model_point import ModelPoint
+from ownpace.engines.process.node.model_point import ModelPoint, held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.overlap import Overlap
 from ownpace.engines.process.node.user_parameters import UserParameters
-from ownpace.engines.process.talk.control import Pull, Pulled
-from ownpace.engines.process.talk.wire import Packet
 
 _NOTHING_LEFT_S = 0.002
 """How often a worker without data checks whether others have any left, where servers would answer at once."""
@@ -37,21 +35,17 @@ _NOTHING_LEFT_S = 0.002
 class UserLoop:
     """Drives the algorithm's coroutine from a user's loop."""
 
-    def __init__(self, worker: ProcessWorker, user: UserParameters, *, overlap: bool) -> None:
+    def __init__(self, worker: ProcessWorker, user: UserParameters, *, overlap: bool | None) -> None:
         self._worker = worker
         self._user = user
         self._source = LoopGradients(worker)
         worker.source = self._source
         self._stopwatch = Stopwatch(user.values.device, worker.context.clock)
-        self._overlap = overlap
-        self._sender: LayerSender | None = None
-        self._hooks: dict[int, RemovableHandle] = {}
-        self._is_free = False
+        self.overlap = Overlap(user, overlap)
+        self.is_free = False
+        """Whether the model is the user's own again."""
         self._coroutine: Coroutine[object, None, None] | None = None
-        self._handed_out = [0] * len(user.pairs)
-        """Of each model, the samples that were handed out since its latest step."""
-        self._new = 0
-        """Those of them that no model's gradient has been brought of."""
+        self._handed_out = HandedOut(len(user.pairs))
         self._begun_s = 0.0
         self._last_version = math.inf
         self._point = ModelPoint(user)
@@ -82,8 +76,7 @@ class UserLoop:
         """Let the algorithm learn from this many samples, in at most about this many updates."""
         worker = self._worker
         self._user.check_place()
-        if self._overlap:
-            self._put_hooks()
+        self.overlap.put_hooks()
         # Before the coroutine starts: its first message must carry the new generation's number.
         worker.begin(generation)
         worker.batch_size, worker.micro_batch = sizes
@@ -98,46 +91,30 @@ class UserLoop:
         self._coroutine = algorithm.worker(worker)
         self._go_on()
 
-    def _put_hooks(self) -> None:
-        # For every loop anew: a layer may have been unfrozen.
-        for index, parameter in enumerate(self._user.parameters):
-            if parameter.requires_grad and index not in self._hooks:
-                hook = partial(self._layer_is_there, index)
-                self._hooks[index] = parameter.register_post_accumulate_grad_hook(hook)
-
     def let_go(self) -> None:
         """The model is the user's own again: no hooks on its parameters, and back from wherever it was."""
         self._point.leave()
-        for hook in self._hooks.values():
-            hook.remove()
-        self._hooks.clear()
-        self._is_free = True
+        self.overlap.remove_hooks()
+        self.is_free = True
 
     def check(self) -> None:
         """Raise if what was trained is not what the user's models have."""
-        if not self._is_free:
+        if not self.is_free:
             self._user.check_place()
 
     def hand_out(self, samples: int) -> None:
         """The loop has got a batch."""
-        for number, pair in enumerate(self._user.pairs):
-            if self._handed_out[number] and not pair.has_gradient:
-                self._handed_out[number] = 0  # the gradient of the batch before was thrown away: a GradScaler does that
-        if not any(self._handed_out):
-            self._new = 0
+        if self._handed_out.add(samples, [pair.has_gradient for pair in self._user.pairs]):
             self._begun_s = self._worker.context.clock.now()
             self._stopwatch.start()
-        if self._sender is not None:
-            raise no_overlap("two batches were taken before optimizer.step")
+        self.overlap.batch()
+        # A loss of another batch must not be gone back through from now on: its samples were taken for thrown away.
+        torch.autograd.graph.increment_version(self._user.parameters)
         # Only now: between a step and the next batch, the model is at its own parameters.
         self._visit()
         asked = self._source.asked
-        if self._overlap and asked is not None and asked.sum is not None and asked.plus is None:
-            collectives = self._worker.sums.of(asked.sum.group)
-            if not collectives.alone:
-                self._sender = LayerSender(collectives, self._worker.context.layout, samples)
-        self._handed_out = [handed_out + samples for handed_out in self._handed_out]
-        self._new += samples
+        if asked is not None and asked.sum is not None and asked.plus is None:
+            self.overlap.send(self._worker.sums.of(asked.sum.group), self._worker.context.layout, samples)
 
     def _visit(self) -> None:
         """Go to where the algorithm wants its next gradient."""
@@ -145,28 +122,26 @@ class UserLoop:
         if asked is not None and asked.at is not None and not self._point.is_elsewhere:
             self._point.visit(asked.at.values)
 
-    def _layer_is_there(self, index: int, parameter: Tensor) -> None:
-        if self._sender is not None:
-            self._sender.take(index, parameter.grad)
-
     def take_gradient(self, number: int) -> None:
         """The loop has called `step()` of one of its optimizers: let the algorithm go on with the gradient."""
         if self._coroutine is None:
             return  # the run is over; the loop ends with this batch
-        pair, samples = self._user.pairs[number], self._handed_out[number]
+        pair, samples = self._user.pairs[number], self._handed_out.waiting[number]
         pair.check_count()
         if not samples:
             raise InputError("optimizer.step was called twice for one batch of fleet.batches; call it once")
         if not pair.has_gradient:
             raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
         self.largest_step = max(self.largest_step, samples)
+        is_scaled, pair.is_scaled = pair.is_scaled, False
+        self.overlap.stepped(is_scaled=is_scaled)
         asked = self._source.asked
         assert asked is not None
         seconds = self._stopwatch.stop(samples)
         context = self._worker.context
         context.reporter.computed(self._begun_s, context.clock.now(), samples, asked.versions[0])
-        brought = Brought(number, samples, self._new, seconds)
-        waiting = [other for other, handed_out in enumerate(self._handed_out) if handed_out and other != number]
+        brought = Brought(number, samples, self._handed_out.new, seconds)
+        waiting = [other for other, count in enumerate(self._handed_out.waiting) if count and other != number]
         if not waiting:
             self._answer(asked, brought)
             return
@@ -189,7 +164,7 @@ class UserLoop:
         # The model goes back to its own parameters before the algorithm goes on: its next step is made there.
         self._point.leave()
         sums = self._worker.sums
-        sender, self._sender = self._sender, None
+        sender, self.overlap.sender = self.overlap.sender, None
         if asked.sum is None:
             asked.gradient = self._gradient(asked, brought, None, None)
         else:
@@ -201,8 +176,9 @@ class UserLoop:
             asked.sum.begun = sums.start(collectives, asked.gradient, buffer, buckets)  # type: ignore[assignment]
         # Only now: a gradient that was refused may be brought again.
         self._source.asked = None
+        self._handed_out.dropped = 0  # the gradient has told of them
         if brought.samples:
-            self._handed_out[brought.model] = self._new = 0
+            self._handed_out.bring(brought.model)
         self._go_on()
 
     def _gradient(
@@ -216,6 +192,7 @@ class UserLoop:
             name, known = context.address.name, self._worker.progress.samples
             check_finite(name, known, 0.0, total, context.layout, all_=all_)
         gradient = Gradient(total, samples, asked.versions, 0.0, brought.seconds, partial=is_partial)
+        gradient.dropped = self._handed_out.dropped
         if context.terms.num_counts:
             models = [samples if number == brought.model else 0 for number in range(context.terms.num_models)]
             gradient.counts = (brought.new_samples, *models)
@@ -258,9 +235,9 @@ class UserLoop:
 
         A shared count of workers tells that, not the samples learnt from: batches without a step are lost.
         """
-        self._handed_out = [0] * len(self._handed_out)
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
-        left = 0 if self._sender is None else self._sender.give_up()
+        left = 0 if self.overlap.sender is None else self.overlap.sender.give_up()
+        self._handed_out.give_up(but=left)
         count_ended(1)
         while self._coroutine is not None:
             assert self._source.asked is not None
@@ -295,16 +272,3 @@ class UserLoop:
             yield
         finally:
             user.overwrite(here)
-
-
-def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:
-    """What the servers hold now, shard by shard."""
-    # All are asked before the first answer is awaited: servers answer at the same time.
-    for server in worker.servers:
-        worker.context.mailbox.send(server.name, Packet(control=Pull()))
-    for _ in worker.servers:
-        pulled, values = worker.inbox.wait_for(Pulled)
-        assert isinstance(values, Tensor)
-        worker.progress.hear(pulled.samples, stop=False)
-        shard = worker.context.roster.shards[pulled.shard]
-        yield Parameters(values.to(worker.context.like.device), pulled.version, shard)

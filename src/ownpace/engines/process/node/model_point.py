@@ -1,10 +1,16 @@
-"""Where a user's model is."""
+"""Where a user's model is, and where the servers' parameters are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
+from ownpace.core.contract.values import Parameters
+from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.talk.control import Pull, Pulled
+from ownpace.engines.process.talk.wire import Packet
 
 
 class ModelPoint:
@@ -30,3 +36,16 @@ class ModelPoint:
         if self.own is not None:
             self._user.overwrite(self.own)
             self.own = None
+
+
+def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:
+    """What the servers hold now, shard by shard."""
+    # All are asked before the first answer is awaited: servers answer at the same time.
+    for server in worker.servers:
+        worker.context.mailbox.send(server.name, Packet(control=Pull()))
+    for _ in worker.servers:
+        pulled, values = worker.inbox.wait_for(Pulled)
+        assert isinstance(values, Tensor)
+        worker.progress.hear(pulled.samples, stop=False)
+        shard = worker.context.roster.shards[pulled.shard]
+        yield Parameters(values.to(worker.context.like.device), pulled.version, shard)

@@ -17,9 +17,10 @@ from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, 
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox, ProcessReceive
 from ownpace.engines.process.node.learner import LearnerState
-from ownpace.engines.process.node.parameters import HeldParameters
+from ownpace.engines.process.node.optimizer_parts import StateParts, packets
+from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
 from ownpace.engines.process.node.sums import NodeSums
-from ownpace.engines.process.talk.control import Control, Pull, Pulled
+from ownpace.engines.process.talk.control import Control, Pull, Pulled, PullState, StatePart
 from ownpace.engines.process.talk.wire import Packet
 from ownpace.engines.progress import Progress
 
@@ -89,7 +90,7 @@ class ProcessNode:
     def hear_settings_of_message(self, settings: Sequence[float]) -> None:
         """Take in the optimizer settings of a message's sender."""
 
-    def hear_control(self, sender: str, control: Control) -> bool:
+    def hear_control(self, sender: str, control: Control, body: Body) -> bool:
         return False
 
     def begin(self, generation: int) -> None:
@@ -101,9 +102,11 @@ class ProcessNode:
 class ProcessServer(ProcessNode):
     """A parameter server."""
 
-    def __init__(self, context: NodeContext, held: HeldParameters) -> None:
+    def __init__(self, context: NodeContext, held: FlatParameters) -> None:
         super().__init__(context)
         self.learner = LearnerState(context, self.progress, held, self.inbox, _no_buffers)
+        self._held = held
+        self._parts = StateParts()
 
     @property
     def parameters(self) -> Parameters:
@@ -122,12 +125,27 @@ class ProcessServer(ProcessNode):
     def hear_settings_of_message(self, settings: Sequence[float]) -> None:
         self.learner.held.set_settings(settings)
 
-    def hear_control(self, sender: str, control: Control) -> bool:
-        if not isinstance(control, Pull):
-            return False
-        answer = Pulled(self.address.shard.index, self.progress.version, self.progress.samples)
-        self.context.mailbox.send(sender, Packet(self.learner.held.snapshot(), control=answer))
+    def hear_control(self, sender: str, control: Control, body: Body) -> bool:
+        match control:
+            case Pull():
+                answer = Pulled(self.address.shard.index, self.progress.version, self.progress.samples)
+                self.context.mailbox.send(sender, Packet(self.learner.held.snapshot(), control=answer))
+            case PullState():
+                for packet in packets(dict(zip(self._layers, self._held.layer_states(), strict=True))):
+                    self.context.mailbox.send(sender, packet)
+            case StatePart():
+                states = self._parts.take(control, body)
+                if states is not None:
+                    self._held.take_layer_states([states.get(layer, {}) for layer in self._layers])
+            case _:
+                return False
         return True
+
+    @property
+    def _layers(self) -> list[int]:
+        """Which layers of the model are here."""
+        shard, layers = self.address.shard, self.context.layout.layers
+        return [n for n, layer in enumerate(layers) if shard.start <= layer.start < shard.stop]
 
 
 class GradientSource(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ownpace.core.contract.errors import InputError
@@ -48,11 +48,6 @@ class OptimizerCopy:
             InputError: Why not.
         """
         name, instead = self.kind.__qualname__, "use an algorithm without servers, such as pace"
-        if any(map(_has_made_steps, optimizer.state.values())):
-            raise InputError(
-                "the optimizer has made steps before (a checkpoint?), and its state cannot go to parameter servers; "
-                f"begin with a new optimizer, or {instead}"
-            )
         if self.kind.__module__ == "__main__" or "<locals>" in name:
             raise InputError(
                 f"{name} is defined in the script itself, where parameter servers cannot import it from; put it into a "
@@ -97,9 +92,3 @@ class OptimizerCopy:
             return self.kind(groups, lr=self.groups[0]["lr"])  # type: ignore[call-arg]  # every optimizer has one
 
         return build
-
-
-def _has_made_steps(state: dict[str, object]) -> bool:
-    """Whether a parameter's state is of a step; some optimizers make one before."""
-    count = state.get("step")
-    return bool(count) if isinstance(count, int | float | Tensor) else bool(state)

@@ -103,6 +103,14 @@ class FlatParameters:
         if gradient.partial:
             self._states = self._optimizer.by_layer(self._states)
 
+    def layer_states(self) -> State:
+        """The optimizer's state, layer by layer."""
+        return self._optimizer.layer_states(self._state())
+
+    def take_layer_states(self, states: State) -> None:
+        """Go on with this state, layer by layer."""
+        self._states = {0: self._optimizer.of_layers(states)}
+
     def place(self, values: Tensor, shard: Shard) -> None:
         if self._handed_out:
             self.values = self.values.clone()

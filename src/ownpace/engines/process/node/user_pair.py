@@ -35,6 +35,8 @@ class UserPair:
         # The real step: later, `optimizer.step` is what hands the gradient to the algorithm.
         self._real_step = optimizer.step
         self._is_stepping = False
+        self.is_scaled = False
+        """Whether a GradScaler is about to step."""
         self._before: list[tuple[Optimizer, dict[str, object]]] = []
 
     def step(self) -> None:
@@ -76,7 +78,7 @@ class UserPair:
 
         self._put(self.optimizer, step)
         # A GradScaler is to undo its scale, and to look for infinities, before the gradient goes to the others.
-        self.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        self.optimizer._step_supports_amp_scaling = AskedByScaler(self)  # type: ignore[attr-defined]
         for inner in nested(self.optimizer)[1:]:
             self._guard(inner)
 
@@ -108,6 +110,20 @@ class UserPair:
                 vars(optimizer).pop(name, None)
             vars(optimizer).update(before)
         self._before = []
+
+
+class AskedByScaler:
+    """Says no to a GradScaler that asks whether the step undoes its scale; and remembers that one has asked.
+
+    It changes gradients in a way that nothing else shows: not even torch counts it.
+    """
+
+    def __init__(self, pair: UserPair) -> None:
+        self._pair = pair
+
+    def __bool__(self) -> bool:
+        self._pair.is_scaled = True
+        return False
 
 
 def named_parameters(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:

@@ -28,12 +28,18 @@ from ownpace.engines.process.run.node_main import end_worker, share_parameters
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
 from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.run.sharing import agree, share_others
+from ownpace.engines.process.run.sharing import (
+    agree,
+    give_to_servers,
+    share_others,
+    shared_counter,
+    take_from_servers,
+)
 from ownpace.engines.process.run.torchrun import helpers_here
-from ownpace.engines.process.run.user_terms import terms_of, user_words
+from ownpace.engines.process.run.user_terms import header_of, terms_of, user_words
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
-from ownpace.engines.process.talk.store import KeyValues, WatchedStore
+from ownpace.engines.process.talk.store import WatchedStore
 from ownpace.engines.progress import Progress
 
 if TYPE_CHECKING:
@@ -63,6 +69,7 @@ class _Open:
     loop: UserLoop
     counters: Counters
     model: nn.Module
+    user: UserParameters
     hooks: ExitStack
     """What was put on the user's models; closed, they are free of it."""
 
@@ -78,6 +85,8 @@ class LoopRun:
         self._opened: _Open | None = None
         self.generation = 0
         """The number of the latest loop."""
+        self.has_met = False
+        """Whether the other ranks are there."""
         self.is_over = False
         self.on_progress: Callable[[Progress, int], None] = _ignore
         """Called after every update that this process makes or hears of, and after its local steps, with the samples
@@ -95,6 +104,7 @@ class LoopRun:
             self._store, self._rendezvous = meet(self._environment, self._options.timeout_s)
         self.presence = Presence(self._environment, self._store, self._rendezvous)
         self.store = WatchedStore(self._store, self.presence.check)
+        self.has_met = True
 
     @property
     def is_open(self) -> bool:
@@ -108,14 +118,20 @@ class LoopRun:
         return self._opened.loop
 
     def open(
-        self, model: nn.Module, user: UserParameters, *, overlap: bool, batch_size: int, alike: Mapping[str, object]
+        self,
+        model: nn.Module,
+        user: UserParameters,
+        *,
+        overlap: bool | None,
+        batch_size: int,
+        alike: Mapping[str, object],
     ) -> None:
         """Start the run: servers, the hub on rank 0, and this worker's place in it.
 
         Args:
             model: The user's.
             user: Its parameters.
-            overlap: Whether layers are sent during the backward pass.
+            overlap: Whether layers are sent during the backward pass (None: where that is safe).
             batch_size: Of the first loop.
             alike: What must be the same on all ranks, besides model, optimizer and algorithm.
         """
@@ -138,12 +154,14 @@ class LoopRun:
             )
             stack.callback(counters.close)
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
+            if worker.rank == 0:
+                give_to_servers(worker, user.pairs[0])  # before the parameters, with which a server is prepared
             share_parameters(worker)
             user.overwrite(user.values)
             share_others(worker, [*model.buffers(), *user.others])
             connection.start_together(worker, spans_hosts=session.spans_hosts)
             counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
-            self._opened = _Open(session, worker, loop, counters, model, hooks)
+            self._opened = _Open(session, worker, loop, counters, model, user, hooks)
             self._stack = stack.pop_all()
 
     def _enter(
@@ -183,21 +201,7 @@ class LoopRun:
         return replace(self._rendezvous, backend=backend)
 
     def _hub_config(self, terms: RunTerms, model: nn.Module, user: UserParameters, batch_size: int) -> HubConfig:
-        algorithm = self._options.algorithm
-        header = events.Run(
-            algorithm=type(algorithm).__name__,
-            engine="process",
-            task="",
-            model=type(model).__name__,
-            seed=self._options.seed,
-            batch_size=batch_size,
-            micro_batch=batch_size,
-            num_parameters=user.layout.size,
-            parameter_bytes=user.values.nbytes,
-            samples=None,
-            target=None,
-            groups=terms.roster().names(),
-        )
+        header = header_of(terms, model, user, self._options.seed, batch_size)
         emit = self._options.on_event or _ignore
         layers = [layer.name for layer in terms.layers]
         return HubConfig(header, layers, emit, self._options.on_progress)
@@ -253,7 +257,15 @@ class LoopRun:
     def let_go(self) -> None:
         """Free the user's models of everything that was put on them."""
         if self._opened is not None:
+            if not self.is_over:
+                self._take_from_servers()
             self._opened.hooks.close()
+
+    def _take_from_servers(self) -> None:
+        """Let the user's optimizer have what servers have made of its state, once."""
+        assert self._opened is not None
+        if not self.loop.is_free:
+            take_from_servers(self._opened.worker, self._opened.user.pairs[0])
 
     @property
     def rank(self) -> int:
@@ -312,14 +324,10 @@ class LoopRun:
             self.end_loop(stop=True)
         if self._opened is not None:
             self.loop.check()
+            self._take_from_servers()
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
         return [] if self._opened is None else end_worker(self._opened.worker)
-
-
-def shared_counter(store: KeyValues, name: str) -> Callable[[int], int]:
-    """A count that all processes share: adds to it, and returns what it was before."""
-    return lambda number: int(store.add(name, number)) - number
 
 
 def _ignore(*what: object) -> None:

@@ -18,6 +18,7 @@ JOIN, LOOP, LEAVE = "ownpace.join", "loop", "leave"
 _PATIENCE_S = 10.0
 """How long ranks are waited for before that is said."""
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 @dataclass
@@ -79,13 +80,15 @@ def _at(came: Mapping[int, Together]) -> str:
     if act.what == LEAVE:
         return f"{who} left after {act.loops} loop{'s' * (act.loops != 1)} over fleet.batches"
     if act.what == LOOP:
-        return f"{who} began a {ordinal(act.loops)}{' loop over fleet.batches' * (act.loops == 1)}"
+        return f"{who} began {'its' if len(came) == 1 else 'their'} {ordinal(act.loops)} loop over fleet.batches"
     return f"{who} called {act.what}"
 
 
 def ordinal(number: int) -> str:
     """In words, as far as they are short."""
-    return _ORDINALS[number - 1] if number <= len(_ORDINALS) else f"loop number {number}"
+    if number <= len(_ORDINALS):
+        return _ORDINALS[number - 1]
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else _ENDINGS.get(number % 10, 'th')}"
 
 
 def ranks_in_words(ranks: Iterable[int]) -> str:

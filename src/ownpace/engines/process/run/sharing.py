@@ -1,14 +1,19 @@
-"""What the models of all workers have in common besides the parameters that are trained."""
+"""What all workers have in common besides the parameters that are trained: the rest of the models, and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
-from ownpace.engines.process.node.loop import held_by_servers
+from ownpace.engines.process.node.model_point import held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.optimizer_parts import StateParts, packets
+from ownpace.engines.process.node.user_pair import UserPair
+from ownpace.engines.process.talk.control import PullState, StatePart
+from ownpace.engines.process.talk.store import KeyValues
+from ownpace.engines.process.talk.wire import Packet
 
 _COUNTS = (torch.int32, torch.int64)
 
@@ -46,3 +51,38 @@ def agree(worker: ProcessWorker, model: nn.Module) -> None:
             places[worker.rank] = buffer
             worker.sums.wait(channels.all_reduce(places), "workers")
             buffer.copy_(places.amax(0))
+
+
+def give_to_servers(worker: ProcessWorker, pair: UserPair) -> None:
+    """Let the servers begin with the state of a script's optimizer, which may have made steps before."""
+    states = {layer: dict(pair.optimizer.state.get(p, {})) for layer, p in enumerate(pair.parameters)}
+    layers = worker.context.layout.layers
+    for server in worker.servers:
+        shard = server.shard
+        mine = {n: state for n, state in states.items() if shard.start <= layers[n].start < shard.stop}
+        for packet in packets(mine):
+            worker.context.mailbox.send(server.name, packet)
+
+
+def take_from_servers(worker: ProcessWorker, pair: UserPair) -> None:
+    """Let a script's optimizer have the state that the servers have now."""
+    for server in worker.servers:
+        worker.context.mailbox.send(server.name, Packet(control=PullState()))
+        parts, states = StateParts(), None
+        while states is None:
+            states = parts.take(*worker.inbox.wait_for(StatePart))
+        for layer, entry in states.items():
+            parameter = pair.parameters[layer]
+            pair.optimizer.state[parameter] = {
+                key: _at_home(value, parameter) if isinstance(value, Tensor) else value for key, value in entry.items()
+            }
+
+
+def _at_home(value: Tensor, parameter: Tensor) -> Tensor:
+    # As torch does it: a count of steps stays on the CPU, what belongs to the numbers of a parameter goes with them.
+    return value.to(parameter.device) if value.dim() else value
+
+
+def shared_counter(store: KeyValues, name: str) -> Callable[[int], int]:
+    """A count that all processes share: adds to it, and returns what it was before."""
+    return lambda number: int(store.add(name, number)) - number

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from torch import nn
+
+from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
@@ -31,6 +34,24 @@ def terms_of(
         optimizer=copy,
         detail=detail,
         num_models=len(user.pairs),
+    )
+
+
+def header_of(terms: RunTerms, model: nn.Module, user: UserParameters, seed: int, batch_size: int) -> events.Run:
+    """The record that a run begins with."""
+    return events.Run(
+        algorithm=type(terms.algorithm).__name__,
+        engine="process",
+        task="",
+        model=type(model).__name__,
+        seed=seed,
+        batch_size=batch_size,
+        micro_batch=batch_size,
+        num_parameters=user.layout.size,
+        parameter_bytes=user.values.nbytes,
+        samples=None,
+        target=None,
+        groups=terms.roster().names(),
     )
 
 

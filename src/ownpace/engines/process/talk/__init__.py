@@ -7,5 +7,6 @@ shared_memory  large tensors between processes of one host
 channels       the connections of a group, over gloo or NCCL
 collectives    sums of gradients over them, in buckets that can leave during the backward pass
 header         what travels with a sum: samples, versions, notes, the wish to stop
+store          asking the store that all processes share, without being deaf meanwhile
 counters       how far the queue of samples has been taken
 """

@@ -14,6 +14,8 @@ One run, from the first word to the last. Several of a kind are marked with *, w
       │◄── (Stop) ──────────────│─────────────── (Stop) ────►│        Ctrl-C, or the target is reached
       │── (Pull) ──────────────────────────────────────────►│        a user's loop wants what the servers hold
       │◄─ (Pulled) ─────────────────────────────────────────│
+      │── (PullState, StatePart*) ──────────────────────────►│        … or the state of their optimizers, or gives it
+      │◄─ (StatePart*) ─────────────────────────────────────│
       │── (Checksums)* ────────►│                            │        are replicas still equal?
       │── Ended(checksums) ────►│                            │        all my updates are made
       │                         │────── Release ────────────►│        every worker has ended: so may you
@@ -163,6 +165,24 @@ class Checksums:
 
 
 @dataclass(frozen=True, slots=True)
+class PullState:
+    """A user's loop asks a server for the state of its optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """A number or a tensor, which comes along, of an optimizer's state: what a layer has under this name."""
+
+    layer: int
+    """Its place in the model; −1: there is no state at all."""
+    key: str
+    shape: list[int]
+    number: float | None
+    left: int
+    """How many parts follow."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """This node has done all there was to do."""
 
@@ -248,6 +268,8 @@ Control = (
     | Stop
     | Pull
     | Pulled
+    | PullState
+    | StatePart
     | Checksums
     | Ended
     | Release

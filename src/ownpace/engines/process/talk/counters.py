@@ -92,8 +92,8 @@ class Counters:
     def note(self, number: int, claim: Claim) -> None:
         """Note places that needed no count: those of a worker's own share."""
         if self._files is None:
-            words = f"{claim.start} {claim.samples} "
-            self._store.append(f"claims/{number}/{claim.rank}", words)  # type: ignore[attr-defined]  # torch's own stub
+            append = self._store.append  # type: ignore[attr-defined]  # torch's stores have it, their types do not
+            append(f"claims/{number}/{claim.rank}", f"{claim.start} {claim.samples} ")
             return
         with self._locked() as (counts, claims):
             _append(counts, claims, number, claim)

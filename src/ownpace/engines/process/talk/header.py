@@ -44,6 +44,8 @@ class Entry(NamedTuple):
     """A checksum of the names of its notes: all members must note the same things."""
     partial: float = 0.0
     """1 if layers may be without a gradient."""
+    used: float = 0.0
+    """Samples that it is done with."""
 
     @classmethod
     def of(cls, gradient: Gradient, came_s: float) -> Entry:
@@ -57,6 +59,7 @@ class Entry(NamedTuple):
             came_s=came_s,
             names=checksum(gradient.notes),
             partial=gradient.partial,
+            used=gradient.new_samples + gradient.dropped,
         )
 
 
@@ -149,7 +152,7 @@ class SumHeader:
             seconds=math.fsum([entry.seconds for entry in present]),
             versions=tuple([round(min(column)) for column in zip(*versions, strict=True)]) or (0,) * self._num_shards,
             notes=self._notes(summed, present, noted),
-            contributions=tuple([Contribution(round(entry.samples), entry.seconds) for entry in entries]),
+            contributions=tuple([Contribution(round(e.samples), e.seconds, round(e.used)) for e in entries]),
             settings=self._settings.read(summed),
             partial=any(entry.partial for entry in present),
             counts=self._counts([places[start + counts : start + self._width] for start in starts]),

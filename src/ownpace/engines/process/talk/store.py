@@ -84,6 +84,10 @@ class WatchedStore:
     def add(self, key: str, number: int) -> int:
         return self._ask(lambda: int(self._store.add(key, number)))
 
+    def append(self, key: str, value: str) -> None:
+        append = self._store.append  # type: ignore[attr-defined]  # torch's stores have it, their types do not
+        self._ask(lambda: append(key, value))
+
     def delete_key(self, key: str) -> bool:
         return self._ask(lambda: self._store.delete_key(key))
 

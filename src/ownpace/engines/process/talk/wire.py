@@ -33,7 +33,16 @@ _HEADER = struct.Struct("<4sBBBBiiqqqdddiiiii")
 _MAGIC = b"OWN3"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)
 # Types travel as their places in this tuple.
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
+_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+)
 _MOST_NUMBERS = 1 << 20
 _BETWEEN_NAMES = "\0"
 

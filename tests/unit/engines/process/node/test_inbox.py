@@ -13,7 +13,7 @@ from ownpace.core.contract.values import Address
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.node.context import NodeContext, Orders
-from ownpace.engines.process.node.inbox import Inbox, NewGeneration, Released
+from ownpace.engines.process.node.inbox import Inbox, NewGeneration, ProcessReceive, Released
 from ownpace.engines.process.node.reporter import HUB, Reporter, WallClock
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.rendezvous import LOOPBACK, local_store
@@ -45,7 +45,7 @@ class Node:
     def hear_settings_of_message(self, settings: Sequence[float]) -> None:
         self.settings += settings
 
-    def hear_control(self, sender: str, control: Control) -> bool:
+    def hear_control(self, sender: str, control: Control, body: object) -> bool:
         self.controls.append(control)
         return isinstance(control, Pull)
 
@@ -118,6 +118,12 @@ def taken(inbox: Inbox) -> list[float]:
     return numbers
 
 
+def awaited(received: ProcessReceive) -> None:
+    """Await a message that has come."""
+    with pytest.raises(StopIteration):
+        next(received.__await__())
+
+
 def test_a_message_of_an_older_generation_is_dropped(pair):
     inbox, _ = worker(pair)
     inbox.begin(2)
@@ -160,14 +166,21 @@ def test_a_message_of_a_newer_generation_ends_what_a_server_does(pair):
     inbox.wait_for(Start)
 
 
-def test_settings_are_heard_only_when_their_message_is(pair):
-    """Those of a newer generation would else change the updates of this one."""
+def test_settings_are_heard_only_when_their_message_is_awaited(pair):
+    """Those of later messages, or of a newer generation, would else change the updates made with this one."""
     inbox, node = worker(pair)
-    pair.send("server-0", "worker-0", Packet(settings=(0.1,)), Packet(settings=(0.2,), generation=1))
+    early = inbox.receive()
+    packets = Packet(settings=(1.0,)), Packet(settings=(2.0,)), Packet(settings=(3.0,), generation=1)
+    pair.send("server-0", "worker-0", *packets)
     inbox.wait_for(Start)
-    assert node.settings == pytest.approx([0.1])
+    assert node.settings == []
+    for expected, received in ((1.0, early), (2.0, inbox.receive())):
+        awaited(received)
+        assert node.settings[-1] == expected
     inbox.begin(1)
-    assert node.settings == pytest.approx([0.1, 0.2])
+    assert node.settings == [1.0, 2.0]
+    awaited(inbox.receive())
+    assert node.settings == [1.0, 2.0, 3.0]
 
 
 def test_a_receive_takes_the_next_message_of_its_sender(pair):

@@ -54,7 +54,7 @@ def test_numpy_and_torch_compute_the_same(numbers):
 
 
 def test_checks_are_frequent_at_first():
-    assert [version for version in range(1, 2000) if is_due(version)] == [
-        *(2**power for power in range(9)),
-        *range(2 * CHECK_EVERY, 2000, CHECK_EVERY),
+    assert [version for version in range(1, 4000) if is_due(version)] == [
+        *(2**power for power in range(10)),
+        *range(2 * CHECK_EVERY, 4000, CHECK_EVERY),
     ]

@@ -38,7 +38,7 @@ def test_every_member_is_found_in_the_sum(given_members):
     counts = [samples for samples, *_ in given_members]
     times = [took for _, took, *_ in given_members]
     assert said.samples == sum(counts)
-    assert said.contributions == tuple(Contribution(*pair) for pair in zip(counts, times, strict=True))
+    assert said.contributions == tuple(Contribution(n, s, n) for n, s in zip(counts, times, strict=True))
     assert said.versions == (min(low for _, _, low, _, _ in given_members), min(high for *_, high, _ in given_members))
     assert said.seconds == pytest.approx(sum(times))
     assert said.loss == pytest.approx(0.5 * sum(counts))
@@ -93,7 +93,7 @@ def test_a_member_without_a_gradient_adds_nothing():
     written = [headers[0].write(None, False, 3.0, ()), headers[1].write(gradient(4, 0.5, 7), False, 1.0, ())]
     said = headers[0].read(summed(written), {})
     assert (said.samples, said.versions, said.last_came_s) == (4, (7,), 3.0)
-    assert said.contributions == (Contribution(0, 0.0), Contribution(4, 0.5))
+    assert said.contributions == (Contribution(0, 0.0), Contribution(4, 0.5, 4))
 
 
 def test_notes_with_other_names_are_not_mixed_up():
@@ -116,3 +116,14 @@ def test_too_many_notes_are_refused():
 def test_checksums_survive_single_precision(notes):
     assert checksum(notes) == float(torch.tensor(checksum(notes), dtype=torch.float32)) > 0
     assert checksum(dict(reversed(notes.items()))) == checksum(notes)
+
+
+def test_members_say_how_many_samples_they_are_done_with():
+    """Those of one model's step after another's are not new; what was thrown away counts."""
+    headers = [SumHeader(member, 2, 1, 0, 3) for member in range(2)]
+    first = Gradient(torch.zeros(1), 8, (0,), counts=(8, 8, 0), dropped=5)
+    second = Gradient(torch.zeros(1), 8, (0,), counts=(0, 0, 8))
+    written = [headers[0].write(first, False, 0.0, ()), headers[1].write(second, False, 0.0, ())]
+    said = headers[0].read(summed(written), {})
+    assert [part.used for part in said.contributions] == [13, 0]
+    assert [part.samples for part in said.contributions] == [8, 8]

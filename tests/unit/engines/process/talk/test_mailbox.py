@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -201,3 +203,73 @@ def test_what_is_not_taken_yet_is_not_overwritten():
     finally:
         for mailbox in mailboxes.values():
             mailbox.close(now=True)
+
+
+class Cable:
+    """Carries what two sockets say to each other, until it is pulled: then nothing is said, and nothing is closed."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._ends: list[socket.socket] = []
+        self._pulled = threading.Event()
+        self._thread = threading.Thread(target=self._carry, daemon=True)
+        self._thread.start()
+
+    def _carry(self) -> None:
+        here, _ = self._listening.accept()
+        there = socket.create_connection(("127.0.0.1", self._port))
+        self._ends = [here, there]
+        while not self._pulled.is_set():
+            for end in select.select(self._ends, [], [], 0.01)[0]:
+                (there if end is here else here).sendall(end.recv(65536))
+
+    def pull(self) -> None:
+        self._pulled.set()
+        self._thread.join()
+
+    def close(self) -> None:
+        for end in (self._listening, *self._ends):
+            end.close()
+
+
+def lost(mailbox: Mailbox) -> list[str]:
+    """Who is lost, as soon as anybody is."""
+    deadline = time.monotonic() + 60
+    while not (names := mailbox.lost()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return names
+
+
+def test_a_line_that_ends_is_noticed_where_it_is_watched():
+    key = RunKey.new()
+    opened: dict[str, Mailbox] = {}
+    for name in ("here", "there", "deaf"):
+        opened[name] = Mailbox(
+            name, "127.0.0.1", key, lambda to: opened[to].contact, silence_s=None if name == "deaf" else 60.0
+        )
+    for name in ("here", "deaf"):
+        opened[name].connect("there")
+    assert opened["here"].lost() == []
+    opened.pop("there").close()
+    assert lost(opened["here"]) == ["there"]
+    assert opened["deaf"].lost() == []
+    opened["here"].drop("there")
+    assert not opened["here"].knows("there")
+    for mailbox in opened.values():
+        mailbox.close(now=True)
+
+
+def test_a_node_that_does_not_answer_is_lost_though_nothing_was_closed():
+    key = RunKey.new()
+    there = Mailbox("there", "127.0.0.1", key, lambda to: "", silence_s=1.0)
+    cable = Cable(int(there.contact.partition(" ")[0].rpartition(":")[2]))
+    here = Mailbox("here", "127.0.0.1", key, lambda to: f"tcp://127.0.0.1:{cable.port}", silence_s=1.0)
+    here.send("there", Packet(samples=1))
+    assert arrived(there)[0] == "here"
+    cable.pull()
+    assert lost(here) == ["there"]
+    for mailbox in (here, there):
+        mailbox.close(now=True)
+    cable.close()

@@ -1,0 +1,108 @@
+"""What ranks tell each other between loops: sums of metrics, lists of results, or only that they are there.
+
+Values travel through the store. All ranks have to call the same methods in the same order; one that does something else
+is named, on all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from ownpace.core.contract.errors import InputError, unknown
+from ownpace.drop_in.packing import Packed, unpack
+from ownpace.drop_in.reducing import Operation, combined, refuse_what_cannot_be_reduced
+from ownpace.engines.process.run.joining import LoopRun
+from ownpace.engines.process.run.rendezvous import Environment
+
+
+class BetweenRanks:
+    """What a rank knows of the others, and the calls that all of them make together.
+
+    Such a call waits for all ranks. It may stand anywhere in the `with` block but within a loop over `fleet.batches`,
+    where each rank is at another batch.
+    """
+
+    def __init__(self, run: LoopRun, environment: Environment) -> None:
+        self._run = run
+        self._environment = environment
+        self._calls = 0
+        self._written: list[str] = []
+
+    @property
+    def rank(self) -> int:
+        """My index among the workers, from 0."""
+        return self._environment.rank
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are."""
+        return self._environment.world_size
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0: the one to print, save and log."""
+        return self.rank == 0
+
+    def print(self, *values: object, **options: Any) -> None:
+        """As `print`, on rank 0 alone. It waits for nobody."""
+        if self.is_main:
+            print(*values, **options)
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        self._together("fleet.barrier")
+
+    def reduce(self, value: Any, op: Operation = "mean") -> Any:
+        """One value of those of all ranks, with the same bits on every rank.
+
+        Args:
+            value: A number, or a tensor of the same shape on every rank; or a dict or list of them, each of which is
+                reduced.
+            op: `mean`, `sum`, `max` or `min`.
+        """
+        if op not in get_args(Operation):
+            raise unknown("op", str(op), get_args(Operation))
+        refuse_what_cannot_be_reduced(value)
+        return combined(self._gathered(value, f"fleet.reduce(op={op!r})"), op)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank, on every rank.
+
+        Args:
+            value: A number, a string, a tensor of any shape, or a dict or list of them. Nothing is pickled.
+        """
+        return self._gathered(value, "fleet.gather")
+
+    def _gathered(self, value: Any, what: str) -> list[Any]:
+        self._refuse_elsewhere(what)
+        mine = Packed()
+        text = mine.text(value)
+        if self.num_workers == 1:
+            return [unpack(text, mine.devices)]
+        self._calls += 1
+        key = f"call/{self._calls}"
+        self._run.store.set(f"{key}/{self.rank}", text)
+        # All have written when all are here: nothing below has to be waited for.
+        self._together(what)
+        self._forget()
+        self._written.append(f"{key}/{self.rank}")
+        # The own value, too: a tensor of this rank's is then as independent of it as those of the others.
+        return [unpack(self._run.store.get(f"{key}/{rank}"), mine.devices) for rank in range(self.num_workers)]
+
+    def _forget(self) -> None:
+        # What was written for the call before: that all ranks have come here means that all have read it.
+        while self._written:
+            self._run.store.delete_key(self._written.pop())
+
+    def _together(self, what: str) -> None:
+        self._refuse_elsewhere(what)
+        self._run.presence.together(what)
+
+    def _refuse_elsewhere(self, what: str) -> None:
+        if not self._run.has_met or self._run.is_over:
+            raise InputError(f"{what} was called outside of `with ownpace.join(…) as fleet:`; call it inside")
+        if self._run.is_open and self._run.loop.is_running:
+            raise InputError(
+                f"{what} was called within a loop over fleet.batches, where each rank is at another batch; call it "
+                "between loops or after them"
+            )

@@ -1,0 +1,93 @@
+"""When a user's gradients leave: with `optimizer.step()`, or layer by layer while the backward pass still runs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from ownpace.core.learning.flat import Layout
+from ownpace.engines.process.node.layer_sender import LayerSender, changes, no_overlap
+from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.talk.collectives import GroupCollectives
+
+_WATCHED_STEPS = 3
+"""How many steps in a row must leave gradients alone before they are sent early."""
+
+
+class Overlap:
+    """Sends gradients early where that is safe: if each batch has a step of its own, and nothing changes gradients
+    between the backward pass and the step (clipping, a GradScaler).
+
+    Nobody can know that before; but scripts do the same thing in every step. So, unless the user has decided, a few
+    steps are watched first. Each rank decides for itself: the others see no difference. A script that changes its ways
+    later is told so: what it changed was on its way by then.
+    """
+
+    def __init__(self, user: UserParameters, decided: bool | None) -> None:
+        self._user = user
+        self._is_on = decided if len(user.pairs) == 1 else False
+        self._clean_steps = 0
+        self._seen: dict[int, int] = {}
+        self._batches = 0
+        self._hooks: dict[int, RemovableHandle] = {}
+        self.sender: LayerSender | None = None
+        """Of the gradient that is on its way."""
+
+    def put_hooks(self) -> None:
+        """Watch the parameters' gradients, if there is any point in it."""
+        # For every loop anew: a layer may have been unfrozen.
+        for index, parameter in enumerate(self._user.parameters):
+            if self._is_on is not False and parameter.requires_grad and index not in self._hooks:
+                hook = partial(self._layer_is_there, index)
+                self._hooks[index] = parameter.register_post_accumulate_grad_hook(hook)
+
+    def remove_hooks(self) -> None:
+        """Leave the parameters alone."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks.clear()
+
+    def turn_off(self) -> None:
+        """The user accumulates gradients: they leave with the step, from now on."""
+        if self.sender is not None and self.sender.has_begun:
+            raise no_overlap("gradients are to be accumulated")
+        self._is_on, self.sender = False, None
+        self.remove_hooks()
+
+    def batch(self) -> None:
+        """Another batch is handed out."""
+        if self.sender is not None and self.sender.has_begun:
+            raise no_overlap("two batches were taken before optimizer.step")
+        self.sender = None  # the batch before was skipped: nothing of it has left
+        self._batches += 1
+
+    def send(self, collectives: GroupCollectives, layout: Layout, samples: int) -> None:
+        """Send the gradient of the batch that is handed out, layer by layer, to a group; if that is wanted."""
+        if self._is_on and not collectives.alone:
+            self.sender = LayerSender(collectives, layout, samples)
+
+    def _layer_is_there(self, index: int, parameter: Tensor) -> None:
+        if self.sender is not None:
+            self.sender.take(index, parameter.grad)
+        elif self._is_on is None and parameter.grad is not None:
+            # A second pass through a layer shows as one batch too many, or as a change.
+            self._seen[index] = -1 if index in self._seen else changes(parameter.grad)
+
+    def stepped(self, *, is_scaled: bool) -> None:
+        """The script has called `optimizer.step()`; `is_scaled`: through a GradScaler."""
+        if is_scaled and self.sender is not None:
+            raise no_overlap("a GradScaler has changed the gradients")
+        if self._is_on is None:
+            if is_scaled or self._batches != 1 or self._was_touched():
+                self.turn_off()
+            else:
+                self._clean_steps += 1
+                self._is_on = True if self._clean_steps == _WATCHED_STEPS else None
+        self._seen.clear()
+        self._batches = 0
+
+    def _was_touched(self) -> bool:
+        gradients = [(self._user.parameters[index].grad, count) for index, count in self._seen.items()]
+        return any(gradient is None or changes(gradient) != count for gradient, count in gradients)
