@@ -15,8 +15,10 @@ from typing import Any
 import lightning as L  # noqa: N812
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
+from lightning.pytorch.plugins import MixedPrecision
 from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
+from torchmetrics import MeanMetric
 
 import ownpace
 from ownpace.integrations.lightning import OwnpaceStrategy
@@ -31,6 +33,7 @@ class Net(L.LightningModule):
     def __init__(self, *, one_cycle: bool = False, slow_s: float = 0.0, stop_at: int | None = None) -> None:
         super().__init__()
         self.net = make_net(seed=RANK)
+        self.mean = MeanMetric()
         self.one_cycle = one_cycle
         self.slow_s = slow_s
         self.stop_at = stop_at
@@ -44,12 +47,14 @@ class Net(L.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         x, y, indices = batch
         self.epochs[-1].append(indices.tolist())
-        self.rates.append(self.optimizers().param_groups[0]["lr"])
+        self.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
         time.sleep(self.slow_s)
         if len(self.epochs[-1]) == self.stop_at:
             self.trainer.should_stop = True
         loss = mean_loss(self.net, x, y)
         self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+        self.mean(indices.float().mean(), len(indices))
+        self.log("mean", self.mean, on_step=False, on_epoch=True)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -82,7 +87,37 @@ class ByHand(Net):
         return loss
 
 
-def fit(algorithm: str, folder: Path, net: Net | None = None, **trainer: Any) -> dict[str, Any]:
+class TwoByHand(Net):
+    """Two optimizers, each of one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        both = self.optimizers()
+        for optimizer in both:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in both:
+            optimizer.step()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9) for layer in (self.net[0], self.net[3])]
+
+
+class Stream(IterableDataset[Any]):
+    """The samples, one after the other."""
+
+    def __iter__(self) -> Any:
+        return (SAMPLES[index] for index in range(SIZE))
+
+
+def fit(
+    algorithm: str, folder: Path, net: Net | None = None, ckpt_path: Any = None, data: Any = SAMPLES, **trainer: Any
+) -> dict[str, Any]:
     """What this rank saw of a fit of two epochs, or as many as are given."""
     net = net or Net()
     saved = ModelCheckpoint(folder, save_last=True, enable_version_counter=False)
@@ -90,7 +125,8 @@ def fit(algorithm: str, folder: Path, net: Net | None = None, **trainer: Any) ->
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     callbacks = [saved, *trainer.pop("callbacks", [])]
     its = L.Trainer(strategy=strategy, callbacks=callbacks, **quiet, **{"max_epochs": 2, **trainer})
-    its.fit(net, DataLoader(SAMPLES, 8, shuffle=True), DataLoader(SAMPLES, 16))
+    loader = DataLoader(data, 8, shuffle=data is SAMPLES)
+    its.fit(net, loader, DataLoader(SAMPLES, 16), ckpt_path=ckpt_path)
     assert strategy.summary is not None
     return {
         "epochs": net.epochs,
@@ -126,8 +162,16 @@ def refusals() -> dict[str, str]:
 def runs(folder: Path) -> dict[str, Any]:
     """All fits of one start."""
     stopping: Any = [EarlyStopping("val_loss", stopping_threshold=100.0), Timer("00:01:00:00")]
+    within = ModelCheckpoint(folder / "within", "{step}", every_n_train_steps=2, save_top_k=-1)
+    scaling: Any = [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=64.0))]
+    sync = fit("sync", folder / "sync")
     return {
-        "sync": fit("sync", folder / "sync"),
+        "sync": sync,
+        "resumed": fit("sync", folder / "resumed", ckpt_path=sync["checkpoint"], max_epochs=3),
+        "within": fit("pace", folder / "kept", callbacks=[within], max_epochs=1),
+        "scaled": fit("sync", folder / "scaled", plugins=scaling, max_epochs=1),
+        "two by hand": fit("sync", folder / "two", TwoByHand()),
+        "stream": fit("sync", folder / "stream", data=Stream(), max_epochs=1),
         "clipped": fit("sync", folder / "clipped", gradient_clip_val=0.5),
         "accumulated": fit("sync", folder / "accumulated", accumulate_grad_batches=2),
         "by hand": fit("sync", folder / "by hand", ByHand()),

@@ -13,6 +13,7 @@ from tests.process.started import Start
 
 pytestmark = [pytest.mark.slow, needs("lightning")]
 SIZE, BATCH = 61, 8
+MORE = ("resumed", "within", "scaled", "two by hand", "stream")
 
 
 @pytest.mark.timeout(600)
@@ -21,7 +22,7 @@ def test_fits_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
     seen = run("lightning_runs", ranks, start, tmp_path)
     whole = -(-SIZE // (BATCH * ranks))
     check_like_a_plain_loop(seen)
-    for name in ("sync", "clipped", "accumulated", "by hand", "pace", "bfloat16", "async", "local"):
+    for name in ("sync", "clipped", "accumulated", "by hand", "pace", "bfloat16", "async", "local", *MORE):
         check_every_sample_once(seen, name, SIZE)
     for name in seen[0].keys() - {"refusals"}:
         check_alike(seen, name, "metrics", "checkpoint", *([] if name == "async" else ["steps"]))
@@ -30,6 +31,10 @@ def test_fits_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
     first = seen[0]
     assert first["sync"]["steps"] == first["sync"]["updates"] == 2 * whole
     assert first["max_steps"]["steps"] == 3
+    assert first["resumed"]["steps"] == 3 * whole
+    assert len(first["resumed"]["epochs"]) == 1
+    assert first["sync"]["metrics"]["mean"] == pytest.approx((SIZE - 1) / 2)  # over the samples of all ranks
+    assert list((tmp_path / "within").glob("step=2.ckpt"))
     assert len(first["early"]["epochs"]) == 1
     assert {len(rank["left"]["epochs"]) for rank in seen} == {1}
     limited = [index for rank in seen for batches in rank["limited"]["epochs"] for batch in batches for index in batch]
@@ -40,7 +45,13 @@ def test_fits_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
 
 
 def check_like_a_plain_loop(seen: list[Any]) -> None:
-    for name, clip_sum in (("sync", None), ("clipped", 0.5), ("by hand", None)):
+    for name, clip_sum in (
+        ("sync", None),
+        ("clipped", 0.5),
+        ("by hand", None),
+        ("two by hand", None),
+        ("stream", None),
+    ):
         expected = on_one_machine(SIZE, updates_of_sync(seen, name), sgd, clip_sum=clip_sum)
         close(torch.tensor(seen[0][name]["weights"]), expected)
     expected = on_one_machine(SIZE, updates_of_sync(seen, "accumulated", each=2), sgd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -147,6 +148,7 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
             accumulated=accumulated,
             limit=self._trainer.limit_train_batches,
             updates=self._updates_left,
+            unknown_length=sys.maxsize,  # without any, Lightning would fetch each batch before the step of the last one
             sampling=self._sampling,
         )
         return self._data

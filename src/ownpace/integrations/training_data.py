@@ -25,6 +25,7 @@ class TrainingData:
         accumulated: int = 1,
         limit: float = 1.0,
         updates: Callable[[], int | None] = lambda: None,
+        unknown_length: int | None = None,
         **options: Any,
     ) -> None:
         """Data for the loops of a framework.
@@ -36,6 +37,7 @@ class TrainingData:
             accumulated: How many batches each worker contributes to an update.
             limit: A share of the data, or (an int) so many batches of each worker, that a loop ends after.
             updates: Gives the number of updates that the next loop ends after, if there is one.
+            unknown_length: What `len()` is where the data has none (None: that raises TypeError).
             **options: For `fleet.batches`.
         """
         if not isinstance(loader, DataLoader):
@@ -48,7 +50,7 @@ class TrainingData:
         self._updates = updates
         batch_size = accumulated * loader.batch_size
         self._options = {"batch_size": batch_size, "micro_batch": loader.batch_size, **order_of(loader), **options}
-        self._length = self._samples = None
+        self._length, self._samples = unknown_length, None
         size = length(loader.dataset)
         if isinstance(limit, int):
             most = limit * num_workers * loader.batch_size
