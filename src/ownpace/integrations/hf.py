@@ -202,22 +202,28 @@ class FleetTraining(_Base):
             self.control.should_epoch_stop = True
         return batches, items
 
-    def count_updates(self) -> bool:
-        """Let the Trainer's counts be the fleet's. Whether there was an update since the last time."""
-        fleet, before = self._joined(), self._counted
-        self._counted = fleet.updates
+    def count_updates(self) -> range:
+        """Let the Trainer's counts be the fleet's. Returns the numbers of the updates since the last time."""
+        fleet = self._joined()
+        before, self._counted = self._began[0] + self._counted, fleet.updates
         self.state.global_step = self._began[0] + fleet.updates
         self.state.epoch = self._began[1] + fleet.samples / self._epoch_samples
-        return self._counted != before
+        return range(before + 1, self.state.global_step + 1)
 
     def end_loop(self) -> None:
-        """End the loop on all ranks, and agree on what the Trainer goes on with."""
+        """End the loop on all ranks."""
         assert self._data is not None
         self._data.end()
-        self.count_updates()
         # The Trainer stops where it got no batch; a slow rank may get none, and the next epoch some.
-        stop = self.control.should_training_stop and self._data.batches > 0
-        self.control.should_training_stop = any(_gather(self._joined(), stop))
+        if not self._data.batches:
+            self.control.should_training_stop = False
+
+    def agree(self) -> None:
+        """After a loop: all ranks go on with the same."""
+        control = self.control
+        seen = _gather(self._joined(), (control.should_training_stop, control.should_evaluate, control.should_save))
+        control.should_training_stop = any(stop for stop, _, _ in seen)  # who stops has ended the loop of all
+        _, control.should_evaluate, control.should_save = seen[0]
 
     @property
     def is_apart(self) -> bool:
@@ -250,13 +256,7 @@ class FleetFlow(DefaultFlowCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         """After `optimizer.step()`, which may or may not have made an update."""
-        if not self._trainer.count_updates():
-            return control
-        limit = state.max_steps
-        if args.max_steps <= 0:
-            state.max_steps = _NO_END  # only an estimate; the data say when it is over
-        super().on_step_end(args, state, control, **kwargs)
-        state.max_steps = limit
+        self._pass(self._trainer.count_updates(), args, state, control, kwargs)
         if args.process_index:
             control.should_evaluate = control.should_save = False  # rank 0's, alone: the others go on
         return control
@@ -264,7 +264,19 @@ class FleetFlow(DefaultFlowCallback):
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         """After this rank's last batch of an epoch."""
         self._trainer.end_loop()
+        # The others may have made updates since this rank's last batch.
+        self._pass(self._trainer.count_updates(), args, state, control, kwargs)
+        self._trainer.agree()
         return super().on_epoch_end(args, state, control, **kwargs)
+
+    def _pass(self, updates: range, args: Any, state: Any, control: Any, kwargs: dict[str, Any]) -> None:
+        """Find out what is to be done after these updates."""
+        limit, last = state.max_steps, state.global_step
+        if args.max_steps <= 0:
+            state.max_steps = _NO_END  # only an estimate; the data say when it is over
+        for state.global_step in updates:
+            super().on_step_end(args, state, control, **kwargs)
+        state.max_steps, state.global_step = limit, last
 
 
 class OwnpaceTrainer(FleetTraining, Trainer):
