@@ -12,12 +12,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import torch
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DistributedType
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
@@ -27,7 +25,7 @@ from ownpace.algorithms import DEFAULT
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.drop_in import Joined, join
-from ownpace.engines.process.run.rendezvous import Environment
+from ownpace.integrations.accelerate_state import leave_to_fleet
 from ownpace.integrations.training_data import TrainingData
 from ownpace.report.summary import Summary
 
@@ -37,25 +35,7 @@ else:
     _Base = object  # the mixin stands before a Trainer, of whatever kind
 _NO_END = sys.maxsize
 
-
-def leave_to_fleet() -> None:
-    """Tell Accelerate that this process is alone, with its rank as its index: the fleet does what ranks do together.
-
-    Call it before `Accelerator()` in a script that uses Accelerate itself; `OwnpaceTrainer` calls it.
-    """
-    started = Environment.read() or Environment.alone()
-    state = PartialState()  # finds this process's device
-    alone: dict[str, Any] = {
-        "distributed_type": DistributedType.NO,
-        "num_processes": 1,
-        "process_index": started.rank,
-        "local_process_index": started.local_rank,
-    }
-    if state.device.type == "cpu":
-        # Not "cpu:0": moving a model there copies it, away from where `fleet.wrap` has put it.
-        alone["device"] = torch.device("cpu")
-    for shared in (state.__dict__, AcceleratorState().__dict__ if AcceleratorState._shared_state else {}):
-        shared.update(alone)
+__all__ = ["FleetTraining", "OwnpaceTrainer", "leave_to_fleet"]
 
 
 class FleetTraining(_Base):
@@ -221,8 +201,9 @@ class FleetTraining(_Base):
     def agree(self) -> None:
         """After a loop: all ranks go on with the same."""
         control = self.control
-        seen = _gather(self._joined(), (control.should_training_stop, control.should_evaluate, control.should_save))
-        control.should_training_stop = any(stop for stop, _, _ in seen)  # who stops has ended the loop of all
+        mine = [control.should_training_stop, control.should_evaluate, control.should_save]
+        seen = self._joined().gather(mine)
+        control.should_training_stop = any(stop for stop, _, _ in seen)  # a rank that stops has ended the loop of all
         _, control.should_evaluate, control.should_save = seen[0]
 
     @property
@@ -239,13 +220,15 @@ class FleetTraining(_Base):
         if self.is_apart:
             return self.fleet.evaluate(lambda _: evaluate(*positional, **keywords))
         # All have the same parameters and data, but maybe not the same hardware: they must draw the same conclusions.
-        return _gather(self.fleet, evaluate(*positional, **keywords))[0]
+        metrics = evaluate(*positional, **keywords)
+        plain = {name: float(value) if isinstance(value, Real) else value for name, value in metrics.items()}
+        return self.fleet.gather(plain)[0]
 
     def _save_checkpoint(self, *positional: Any, **keywords: Any) -> None:
         if self.args.process_index == 0:
             super()._save_checkpoint(*positional, **keywords)
         if not self.is_apart:
-            self.state.best_model_checkpoint = _gather(self._joined(), self.state.best_model_checkpoint)[0]
+            self.state.best_model_checkpoint = self._joined().gather(self.state.best_model_checkpoint or "")[0] or None
 
 
 class FleetFlow(DefaultFlowCallback):
@@ -294,13 +277,3 @@ def _refuse(args: TrainingArguments) -> None:
         raise InputError(
             "auto_find_batch_size would give the ranks different batch sizes; set per_device_train_batch_size"
         )
-
-
-def _gather(fleet: Joined, value: Any) -> list[Any]:
-    import torch.distributed as dist
-
-    if fleet.num_workers == 1:
-        return [value]
-    values: list[Any] = [None] * fleet.num_workers
-    dist.all_gather_object(values, value)
-    return values

@@ -188,10 +188,7 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         if not data.end():
             return False
         self._count()
-        mine = (trainer.should_stop, data.batches)
-        seen: list[Any] = [mine] * self.world_size
-        if self.world_size > 1:
-            dist.all_gather_object(seen, mine)
+        seen = self._joined().gather([trainer.should_stop, data.batches])
         # A rank that left the loop early has ended it for all; then none may begin another.
         trainer.should_stop = any(stop for stop, _ in seen)
         if not all(batches for _, batches in seen):
