@@ -168,7 +168,7 @@ def runs(folder: Path) -> dict[str, Any]:
     return {
         "sync": sync,
         "resumed": fit("sync", folder / "resumed", ckpt_path=sync["checkpoint"], max_epochs=3),
-        "within": fit("pace", folder / "kept", callbacks=[within], max_epochs=1),
+        "within": fit("sync", folder / "kept", callbacks=[within], max_epochs=1),
         "scaled": fit("sync", folder / "scaled", plugins=scaling, max_epochs=1),
         "two by hand": fit("sync", folder / "two", TwoByHand()),
         "stream": fit("sync", folder / "stream", data=Stream(), max_epochs=1),

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ownpace.core.learning.claims import ENDLESS, Places
+from ownpace.core.learning.claims import ENDLESS, Places, number_of
 from ownpace.core.learning.orders import Order, Share
 from ownpace.drop_in.data import KINDS, Data, name_of
 from ownpace.drop_in.digest import digest, digest_of_samples
@@ -34,8 +34,6 @@ class Batches:
         self._begun: tuple[int, Order] | None = None
         self.dataset = data.dataset
         """What was given, or that of the DataLoader that was given."""
-        self.left: Sequence[Places] | None = None
-        """The places that the next loop is to deal out (None: all of them)."""
 
     @property
     def is_estimate(self) -> bool:
@@ -74,13 +72,22 @@ class Batches:
         known = self._data.samples if self._data.kind != "map" or self._data.sampler is not None else self._known
         return ENDLESS if known is None else known
 
-    def _plan(self) -> LoopPlan:
+    def _dealt(self, order: Order) -> Sequence[Places]:
+        """The places that the next loop deals out: all, or what a checkpoint has left of it."""
+        if self._loops.resumed is not None:
+            return self._loops.resumed
+        return [(0, ENDLESS if isinstance(order, Share) else self._total)]
+
+    def _plan(self, dealt: Sequence[Places]) -> LoopPlan:
         data = self._data
+        endless = self._total == ENDLESS and (not dealt or dealt[-1][1] == ENDLESS)
+        places = math.inf if endless else min(self._total, number_of(dealt))
+        known = math.inf if self._known is None else self._known
         return LoopPlan(
             batch_size=data.batch_size,
             micro_batch=data.micro_batch,
-            places=math.inf if self._total == ENDLESS else self._total,
-            samples=math.inf if self._known is None else self._known,
+            places=places,
+            samples=min(known, places),
             epoch_samples=math.inf if data.size is None or data.sharded else data.size,
             epochs=data.epochs if data.samples is None else None,
             updates=data.updates,
@@ -131,16 +138,14 @@ class Batches:
             self._begun = number, self._feed.order(number)
         return self._begun[1]
 
-    def _source(self, order: Order, number: int) -> BatchSource:
-        """Where the samples of that loop come from."""
+    def _source(self, order: Order, number: int, left: Sequence[Places]) -> BatchSource:
+        """Where the samples of that loop come from, of the places that are left."""
         loops, data = self._loops, self._data
         fixed = data.kind == "function" and not data.takes_number
         wanted = (lambda: data.batch_size) if fixed else loops.wanted_samples
         fills = data.batch_size if data.drop_last or fixed else None
         if not isinstance(order, Share):
-            left = [(0, self._total)] if self.left is None else self.left
             return BatchSource(wanted, loops.taking(number), order, left, fills=fills)
-        left = [(0, ENDLESS)] if self.left is None else self.left
         rank, num_workers, _ = loops.member
         first, stop = before(left, order.start), before(left, order.stop)
         if data.samples is not None:
@@ -152,9 +157,10 @@ class Batches:
         loops = self._loops
         loops.check_free()
         alike, order = self.fingerprint(), self._order()
-        number = loops.begin(self._plan(), alike)
-        source = self._source(order, number)
-        self._begun, self.left = None, None
+        dealt = self._dealt(order)
+        number = loops.begin(self._plan(dealt), alike, dealt)
+        source = self._source(order, number, dealt)
+        self._begun = None
         finished, is_function = False, self._data.kind == "function"
         try:
             for batch in self._feed.batches(source, number):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,10 +22,12 @@ from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 from ownpace.drop_in.batches import Batches
 from ownpace.drop_in.between_ranks import BetweenRanks
+from ownpace.drop_in.checkpoint import Checkpoint
 from ownpace.drop_in.closing import last_line, warn_of_large_updates
 from ownpace.drop_in.data import Asked, read_data
 from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.explanations import explain
+from ownpace.drop_in.files import read, write
 from ownpace.drop_in.loops import Loops, Wrapped
 from ownpace.drop_in.progress import FleetProgress
 from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
@@ -282,6 +285,42 @@ class Joined(BetweenRanks):
             loader=loader,
         )
         return Batches(Loops(self._run, self._wrapped, self._progress, self._digests), read_data(data, asked))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run needs to go on later, on as many ranks as it then has: plain values and tensors.
+
+        Models, optimizers (also of parameter servers), schedulers given to the fleet, what the algorithm keeps, how far
+        the fleet is and which samples of the running loop are left, as of the latest update that this rank knows of;
+        and this rank's random numbers. One rank's state is enough for all; no other waits for it. Write it with
+        `fleet.save`, or with torch.save for torch.load(…, weights_only=True).
+        """
+        return self._checkpoint().read()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `state_dict`, the same on all ranks: after `wrap` and `schedule`, before any loop.
+
+        If it was taken within a loop over `fleet.batches`, the next loop goes on with that one: given the same
+        arguments, it deals the samples that are left.
+        """
+        self._checkpoint().restore(state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `state_dict` to a file: safetensors if its name ends so, else for torch.load(…, weights_only=True).
+
+        The file that was there before is replaced only when the new one is whole.
+        """
+        write(self.state_dict(), path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a file of `save`, as with `load_state_dict`."""
+        self.load_state_dict(read(path))
+
+    def _checkpoint(self) -> Checkpoint:
+        if self._wrapped is None:
+            raise InputError("a checkpoint needs a model; call fleet.wrap(model, optimizer) before it")
+        optimizers = [pair.optimizer for pair in self._wrapped.parameters.pairs]
+        schedulers = [followed.scheduler for followed in self._schedules]
+        return Checkpoint(self._run, self._progress, self._wrapped.models, optimizers, schedulers)
 
     def evaluate(self, function: Callable[..., T]) -> T:
         """Call `function(model)` with the global parameters as they are now, in evaluation mode, without gradients.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from ownpace.core.contract.errors import InputError, Interrupted
-from ownpace.core.learning.claims import Claim
+from ownpace.core.learning.claims import Claim, Places
 from ownpace.core.learning.sampling import Take
 from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.feeds import Member
@@ -81,8 +82,19 @@ class Loops:
         if self._run.is_open and self._run.loop.is_waiting:
             raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
 
-    def begin(self, plan: LoopPlan, alike: dict[str, str]) -> int:
-        """Begin a loop, when all ranks do, with the same of what must be alike; returns its number."""
+    @property
+    def resumed(self) -> Sequence[Places] | None:
+        """What a checkpoint has left of the loop that begins next."""
+        return self._run.resumed
+
+    def begin(self, plan: LoopPlan, alike: dict[str, str], dealt: Sequence[Places]) -> int:
+        """Begin a loop over these places, when all ranks do, with the same of what must be alike; returns its number.
+
+        Args:
+            plan: How long it is to be.
+            alike: What must be the same on all ranks.
+            dealt: The places that it deals out.
+        """
         run, wrapped = self._run, self._wrapped
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
         run.presence.begin_loop(alike)
@@ -93,8 +105,10 @@ class Loops:
         # Before the coroutine begins, which may make an update at once, without data of this rank.
         self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
         self._epochs, self._was_stopped = plan.epochs, False
+        updates = math.inf if plan.updates is None else max(0, plan.updates - self._progress.updates_in_loop)
         sizes = plan.batch_size, plan.micro_batch or plan.batch_size
-        number = run.begin_loop(sizes, plan.places, math.inf if plan.updates is None else plan.updates)
+        number = run.begin_loop(sizes, plan.places, updates)
+        run.dealt = dealt
         run.loop.is_running = True
         return number
 

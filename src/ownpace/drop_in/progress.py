@@ -47,6 +47,7 @@ class FleetProgress:
         self.position = 0.0
         """Of schedules that go on with every update."""
         self._before = _Before()
+        self._resumed: Mapping[str, float] | None = None
         self._scheduled = 0.0
         self._local = _LocalSteps(num_workers)
         self._loop = _Loop()
@@ -60,7 +61,9 @@ class FleetProgress:
         """A loop begins, over this many samples, and data of which one pass is that many (both may be infinite)."""
         self.largest_batch = max(self.largest_batch, batch_size)
         loop = _Loop(batch_size * self._num_workers, samples, epoch_samples)
-        loop.first_sample, loop.first_epoch = self.samples, self.epoch
+        first, self._resumed = self._resumed or self.state_dict(), None
+        loop.first_update, loop.first_sample = int(first["updates"]), int(first["samples"])
+        loop.first_epoch = int(first["epoch"])
         loop.first_scheduled, loop.first_position = self._scheduled, self.position
         self._loop = loop
 
@@ -99,6 +102,20 @@ class FleetProgress:
             "position": self.position,
         }
 
+    @property
+    def updates_in_loop(self) -> int:
+        """Updates since the loop began, in an earlier run perhaps."""
+        return self.updates - self._loop.first_update
+
+    def loop_state(self) -> dict[str, float]:
+        """Where the running loop began."""
+        loop = self._loop
+        return {"updates": loop.first_update, "samples": loop.first_sample, "epoch": loop.first_epoch}
+
+    def resume_loop(self, began: Mapping[str, float]) -> None:
+        """The loop that begins next has begun in an earlier run, there."""
+        self._resumed = began
+
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Go on counting from there, before the first loop. Schedules that follow have their own state."""
         self._before = _Before(int(state["updates"]), int(state["samples"]))
@@ -124,7 +141,7 @@ class _Loop:
         self.update_samples = update_samples
         self.all_samples = samples
         self.epoch_samples = epoch_samples
-        self.first_sample = self.first_epoch = 0
+        self.first_update = self.first_sample = self.first_epoch = 0
         self.first_scheduled = self.first_position = 0.0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -37,6 +37,27 @@ def set_states(states: States) -> None:
         torch.cuda.set_rng_state(states.cuda)
     np.random.set_state(states.numpy)
     random.setstate(states.python)
+
+
+def states_to_plain(states: States) -> dict[str, Tensor | list[object]]:
+    """As what a checkpoint can hold."""
+    kind, keys, *rest = states.numpy
+    version, numbers, spare = states.python
+    plain: dict[str, Tensor | list[object]] = {
+        "cpu": states.cpu,
+        "numpy": [str(kind), torch.from_numpy(np.array(keys, dtype=np.int64)), *rest],
+        "python": [version, torch.tensor(numbers, dtype=torch.int64), spare],
+    }
+    return plain if states.cuda is None else {**plain, "cuda": states.cuda}
+
+
+def states_from_plain(plain: Mapping[str, Any]) -> States:
+    """The other way round."""
+    kind, keys, *rest = plain["numpy"]
+    version, numbers, spare = plain["python"]
+    cuda = plain.get("cuda") if torch.cuda.is_initialized() else None
+    numpy = (kind, keys.numpy().astype(np.uint32), *rest)
+    return States(plain["cpu"], cuda, numpy, (version, tuple(numbers.tolist()), spare))
 
 
 def seed_states(seed: int) -> None:

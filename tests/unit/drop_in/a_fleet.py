@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ownpace.core.learning.claims import Claim
+from ownpace.core.learning.claims import Claim, Places
 from ownpace.core.learning.sampling import Take
 from ownpace.drop_in.batches import Batches
 from ownpace.drop_in.data import Asked, read_data
@@ -23,6 +23,7 @@ class Rank(Loops):
         self.rank = rank
         self.wanted = wanted
         self.number = 0
+        self.left: Sequence[Places] | None = None
         self.digests = SampleDigests()
         self.sizes: list[int] = []
         self.begun: list[LoopPlan] = []
@@ -39,7 +40,11 @@ class Rank(Loops):
     def check_free(self) -> None:
         assert len(self.begun) == len(self.ended)
 
-    def begin(self, plan: LoopPlan, alike: dict[str, str]) -> int:
+    @property
+    def resumed(self) -> Sequence[Places] | None:
+        return self.left
+
+    def begin(self, plan: LoopPlan, alike: dict[str, str], dealt: Sequence[Places]) -> int:
         self.begun.append(plan)
         self.number += 1
         return self.number

@@ -413,8 +413,8 @@ def test_a_loop_that_goes_on_later_deals_out_what_is_left(data, asked, stopped_a
     later = AFleet(3, 5)
     batches = later.batches(data, epochs=2, **asked)
     left = left_over(100, sorted(fleet.claims), applied)
-    for each in batches:
-        each.left = left
+    for rank in later.ranks:
+        rank.left = left
     rest = in_turn(batches)
     assert Counter(flat(used)) + Counter(flat(rest)) == dict.fromkeys(range(50), 2)
 

@@ -72,3 +72,24 @@ def number_of(places: Iterable[Places]) -> int:
     4
     """
     return sum(stop - start for start, stop in places)
+
+
+def left_of(dealt: Sequence[Places], claims: Sequence[Claim], used: Sequence[int] | None, samples: int) -> list[Places]:
+    """The places that are left of those that were dealt out.
+
+    >>> left_of([(5, 6), (7, 10)], [Claim(0, 2, 0), Claim(2, 2, 1)], used=[1, 2], samples=3)
+    [(7, 8)]
+
+    Args:
+        dealt: What the claims are of.
+        claims: In the order in which they were made.
+        used: Of each rank, how many of the samples that it took are used up (None: not known).
+        samples: How many have been learnt from in all. Where it is not known of which rank, the first ones were.
+    """
+    taken: dict[int, int] = {}
+    for claim in claims:
+        taken[claim.rank] = taken.get(claim.rank, 0) + claim.samples
+    if used is None or any(number > taken.get(rank, 0) for rank, number in enumerate(used)):
+        claims, used = [Claim(0, samples, 0)], [samples]
+    left = left_over(number_of(dealt), claims, used)
+    return [places for start, stop in left for places in within(dealt, start, stop)]

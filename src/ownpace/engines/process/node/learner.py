@@ -38,6 +38,7 @@ class LearnerState:
         self._watch = ReplicaWatch(context)
         self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
         self._away_from: Tensor | None = None
+        self._used: list[int] | None = None
         self._local_samples = 0
         self.on_progress: Callable[[int], None] = _ignore
         """Called after every update or local step, and after parameters came from a server, with the samples of this
@@ -55,6 +56,22 @@ class LearnerState:
     def global_values(self) -> Tensor:
         """The global parameters, also while local steps have led away from them; only to look at."""
         return self.held.values if self._away_from is None else self._away_from
+
+    def begin(self) -> None:
+        """A loop over the data begins."""
+        self._used = [0] * len(self._context.roster.workers)
+
+    @property
+    def used(self) -> Sequence[int] | None:
+        """Of each worker, how many samples of this loop are in the parameters, or were thrown away; None: not known."""
+        return self._used
+
+    def _use(self, gradient: Gradient) -> None:
+        parts = gradient.contributions
+        if self._used is None or len(parts) != len(self._used):
+            self._used = None  # updates that others make, or of a part of the fleet
+        else:
+            self._used = [used + part.used for used, part in zip(self._used, parts, strict=True)]
 
     @property
     def lr(self) -> float:
@@ -130,6 +147,7 @@ class LearnerState:
 
     def _made_update(self, gradient: Gradient, advance: float | None) -> None:
         progress, reporter, now = self._progress, self._context.reporter, self._context.clock.now()
+        self._use(gradient)
         staleness = progress.made_update(gradient, advance)
         reporter.totals.add(now, progress.version, progress.samples, staleness)
         if progress.samples >= self._context.terms.budget:

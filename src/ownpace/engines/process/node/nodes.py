@@ -249,6 +249,10 @@ class ProcessWorker(ProcessNode):
     def hear_settings(self, agreed: Sequence[float], mine: Sequence[float]) -> None:
         self.learner.hear_settings(agreed, mine)
 
+    def begin(self, generation: int) -> None:
+        super().begin(generation)
+        self.learner.begin()
+
     def _buffers(self) -> Tensor | None:
         return self.source.buffers()
 

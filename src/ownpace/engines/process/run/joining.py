@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.learning.claims import Claim
+from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.claims import Claim, Places, left_of
 from ownpace.core.learning.sampling import Take
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.loop import UserLoop
@@ -85,6 +86,14 @@ class LoopRun:
         self._opened: _Open | None = None
         self.generation = 0
         """The number of the latest loop."""
+        self.dealt: Sequence[Places] | None = None
+        """The places of its data that the running loop deals out."""
+        self.resumed: Sequence[Places] | None = None
+        """What a checkpoint has left of the loop that begins next."""
+        self.kept: dict[str, Tensor] = {}
+        """What the algorithm keeps from loop to loop."""
+        self._first_sample = 0
+        self._checkpoint = "none"
         self.has_met = False
         """Whether the other ranks are there."""
         self.is_over = False
@@ -137,12 +146,15 @@ class LoopRun:
         """
         with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
             session, connection, worker = self._enter(stack, model, user, batch_size)
+            worker.kept = self.kept
             worker.learner.on_progress = lambda local: self.on_progress(worker.progress, local)
             loop = UserLoop(worker, user, overlap=overlap)
             hooks = stack.enter_context(ExitStack())
             hooks.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
             hooks.callback(loop.let_go)
-            fingerprint = session.terms.fingerprint(**alike, seed=self._options.seed, **user_words(user))
+            fingerprint = session.terms.fingerprint(
+                **alike, seed=self._options.seed, checkpoint=self._checkpoint, **user_words(user)
+            )
             connection.introduce(worker, fingerprint)
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
             counters = Counters(
@@ -215,8 +227,29 @@ class LoopRun:
         gradient that is under way by then is still applied.
         """
         self.generation += 1
+        self._first_sample = self._opened.worker.progress.samples if self._opened is not None else 0
+        self.resumed = None
         self.loop.begin(self._options.algorithm, self.generation, sizes, samples, updates)
         return self.generation
+
+    def go_on_from(self, loop: int, left: Sequence[Places] | None, kept: Mapping[str, Tensor], words: str) -> None:
+        """Go on from a checkpoint: after this loop, or within it, if something is left of it.
+
+        `words` describe the checkpoint: all ranks must have loaded the same.
+        """
+        if self.is_open:
+            raise InputError("a checkpoint was loaded after the first loop over fleet.batches; load it before")
+        self.generation = loop if left is None else loop - 1
+        self.resumed, self._checkpoint = left, words
+        self.kept.update(kept)
+
+    def left(self) -> list[Places] | None:
+        """The places that the running loop has still to learn from, after the latest update here; None: none runs."""
+        if self.dealt is None or self._opened is None:
+            return None if self.resumed is None else list(self.resumed)
+        worker = self._opened.worker
+        samples = worker.progress.samples - self._first_sample
+        return left_of(self.dealt, self.claims(self.generation), worker.learner.used, samples)
 
     def taking(self, number: int) -> Take:
         """Takes places in the queue of that loop, which all workers share; `claims` tells who took which."""
@@ -250,6 +283,7 @@ class LoopRun:
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
         self.on_progress(self._opened.worker.progress, 0)
+        self.dealt = None
         if not stop:  # a loop that was left cannot raise any more: its iterator is being thrown away
             self.loop.check()
         return not (self.loop.has_made_its_updates or count_left(0))
@@ -258,13 +292,12 @@ class LoopRun:
         """Free the user's models of everything that was put on them."""
         if self._opened is not None:
             if not self.is_over:
-                self._take_from_servers()
+                self.take_optimizer_state()
             self._opened.hooks.close()
 
-    def _take_from_servers(self) -> None:
-        """Let the user's optimizer have what servers have made of its state, once."""
-        assert self._opened is not None
-        if not self.loop.is_free:
+    def take_optimizer_state(self) -> None:
+        """Let the user's optimizer have what servers have made of its state by now."""
+        if self._opened is not None and not self.loop.is_free:
             take_from_servers(self._opened.worker, self._opened.user.pairs[0])
 
     @property
@@ -324,7 +357,7 @@ class LoopRun:
             self.end_loop(stop=True)
         if self._opened is not None:
             self.loop.check()
-            self._take_from_servers()
+            self.take_optimizer_state()
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
         return [] if self._opened is None else end_worker(self._opened.worker)
