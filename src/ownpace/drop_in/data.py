@@ -89,7 +89,7 @@ class Data:
     kind: Kind
     dataset: Any
     batch_size: int
-    micro_batch: int
+    micro_batch: int | None
     """Samples of one batch at most, where several make up `batch_size`."""
     epochs: int | None
     """None: without end, until something else ends the loop."""
@@ -134,7 +134,7 @@ def read_data(data: Any, asked: Asked) -> Data:
         kind=kind,
         dataset=data,
         batch_size=asked.batch_size,
-        micro_batch=min(asked.batch_size, asked.micro_batch or asked.batch_size),
+        micro_batch=None if asked.micro_batch is None else min(asked.batch_size, asked.micro_batch),
         epochs=epochs,
         updates=asked.updates,
         samples=asked.samples,
