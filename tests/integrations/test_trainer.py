@@ -45,6 +45,9 @@ def check_like_a_plain_loop(seen: list[Any]) -> None:
     for name, clip_sum in (("sync", None), ("clipped", 0.5)):
         expected = on_one_machine(SIZE, updates_of_sync(seen, name), sgd, clip_sum=clip_sum)
         close(torch.tensor(seen[0][name]["weights"]), expected)
+    # With the optimizer's state of the checkpoint.
+    both = updates_of_sync(seen, "sync") + updates_of_sync(seen, "resumed")
+    close(torch.tensor(seen[0]["resumed"]["weights"]), on_one_machine(SIZE, both, sgd))
     expected = on_one_machine(SIZE, updates_of_sync(seen, "accumulated", each=2), sgd)
     close(torch.tensor(seen[0]["accumulated"]["weights"]), expected)
 

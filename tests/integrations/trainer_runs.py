@@ -129,6 +129,7 @@ def runs(folder: Path) -> dict[str, Any]:
         "save_steps": 2,
         "logging_steps": 1,
     }
+    steps |= {"load_best_model_at_end": True}
     linear: dict[str, Any] = {"lr_scheduler_type": "linear", "num_train_epochs": 3}
     seen = {
         "sync": train("sync", folder / "sync"),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 else:
     _Base = object  # the mixin stands before a Trainer, of whatever kind
 _NO_END = sys.maxsize
+_BEST = ("best_metric", "best_global_step", "best_model_checkpoint")
 
 __all__ = ["FleetTraining", "OwnpaceTrainer", "leave_to_fleet"]
 
@@ -199,12 +200,15 @@ class FleetTraining(_Base):
             self.control.should_training_stop = False
 
     def agree(self) -> None:
-        """After a loop: all ranks go on with the same."""
-        control = self.control
-        mine = [control.should_training_stop, control.should_evaluate, control.should_save]
+        """After a loop: all ranks go on with the same, though rank 0 alone has evaluated and saved in it."""
+        control, state = self.control, self.state
+        known = {name: getattr(state, name) for name in _BEST if getattr(state, name) is not None}
+        mine = [control.should_training_stop, control.should_evaluate, control.should_save, known]
         seen = self._joined().gather(mine)
-        control.should_training_stop = any(stop for stop, _, _ in seen)  # a rank that stops has ended the loop of all
-        _, control.should_evaluate, control.should_save = seen[0]
+        control.should_training_stop = any(stop for stop, *_ in seen)  # a rank that stops has ended the loop of all
+        _, control.should_evaluate, control.should_save, known = seen[0]
+        for name in _BEST:
+            setattr(state, name, known.get(name))
 
     @property
     def is_apart(self) -> bool:
@@ -222,7 +226,8 @@ class FleetTraining(_Base):
         # All have the same parameters and data, but maybe not the same hardware: they must draw the same conclusions.
         metrics = evaluate(*positional, **keywords)
         plain = {name: float(value) if isinstance(value, Real) else value for name, value in metrics.items()}
-        return self.fleet.gather(plain)[0]
+        metrics, self.control.should_training_stop = self.fleet.gather([plain, self.control.should_training_stop])[0]
+        return metrics
 
     def _save_checkpoint(self, *positional: Any, **keywords: Any) -> None:
         if self.args.process_index == 0:
