@@ -65,7 +65,7 @@ def test_two_ranks_are_a_plain_loop_over_all_samples(start: Start, tmp_path: Pat
         expected = plain_gan([rank[order]["batches"] for rank in ranks], **options)
         torch.testing.assert_close(torch.tensor(ranks[0][order]["weights"]), expected, rtol=1e-5, atol=1e-6)
     untouched(ranks[0]["pace"])
-    assert "a GradScaler has changed the gradients, but with overlap=True" in ranks[0]["scaled"]["told"]
+    assert "a GradScaler has changed the gradients" in ranks[0]["scaled"]["told"]
     agree(ranks)
 
 

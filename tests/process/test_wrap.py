@@ -18,6 +18,8 @@ from torch.optim import SGD, Adagrad, Optimizer
 from torch.optim.lr_scheduler import StepLR
 
 import ownpace
+from ownpace.engines.process.node.user_pair import UserPair
+from ownpace.engines.process.node.user_parameters import UserParameters
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 
@@ -212,6 +214,42 @@ def test_a_forward_pass_before_the_step_of_the_last_batch_is_explained(algorithm
         run()
     assert "modified by an inplace operation" in str(caught.value.__cause__)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", ["pace", "local"])
+def test_evaluating_between_the_passes_is_no_change(algorithm: str) -> None:
+    net = make_net()
+    optimizer = sgd(net)
+    used = []
+    with ownpace.join(algorithm) as fleet:
+        fleet.wrap(net, optimizer)
+        for x, y, indices in fleet.batches(Numbers(32), 8):
+            used.append([indices.tolist()])
+            loss = mean_loss(net, x, y)
+            fleet.evaluate(flat)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    close(flat(net), on_one_machine(32, used, sgd))
+
+
+def test_two_parameters_in_one_place_are_refused() -> None:
+    net = make_net()
+    net.tied = nn.Parameter(torch.empty(0))
+    net.tied.data = next(net[0].parameters()).data
+    with ownpace.join() as fleet, refused(r"tied and 0\.weight are two parameters in the same memory"):
+        fleet.wrap(net, sgd(net))
+
+
+def test_settings_inside_a_wrapper_are_agreed_on_once() -> None:
+    """Those of groups that the wrapper has in common with what it wraps count once."""
+    net = make_net()
+    inner = sgd(net)
+    shared = Wrapper(inner)
+    shared.param_groups = inner.param_groups
+    count = len(UserParameters([UserPair(net, inner)]).settings())
+    assert len(UserParameters([UserPair(net, shared)]).settings()) == count
+    assert len(UserParameters([UserPair(net, Wrapper(inner))]).settings()) == 2 * count
 
 
 # ---- afterwards ----

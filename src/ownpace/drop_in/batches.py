@@ -10,14 +10,11 @@ from typing import Any
 from ownpace.core.learning.claims import ENDLESS, Places, number_of
 from ownpace.core.learning.orders import Order, Share
 from ownpace.drop_in.data import KINDS, Data, name_of
-from ownpace.drop_in.digest import digest, digest_of_samples
+from ownpace.drop_in.digest import digest
 from ownpace.drop_in.feeds import make_feed
+from ownpace.drop_in.fingerprint import fingerprint_of
 from ownpace.drop_in.loops import LoopPlan, Loops
-from ownpace.drop_in.replayed import Replayed
 from ownpace.engines.process.node.batch_source import BatchSource, OwnCount, before
-
-_COMPARED = 4096
-"""How many of a sampler's indices are compared between the ranks."""
 
 
 class Batches:
@@ -95,41 +92,7 @@ class Batches:
 
     def fingerprint(self) -> dict[str, str]:
         """What must be the same on all ranks, in words that an error can quote."""
-        data, order = self._data, self._order()
-        size = None if data.sharded else data.size
-        return {
-            "kind of data": KINDS[data.kind],
-            "number of samples": "unknown" if size is None else str(size),
-            "batch size": str(data.batch_size),
-            "micro-batch": str(data.micro_batch or data.batch_size),
-            "epochs": "no number" if data.epochs is None else str(data.epochs),
-            "sampling": "sharded" if data.sharded else data.sampling,
-            "order": self._order_in_words(order),
-            "last batch": "left out" if data.drop_last else "kept",
-            "end of the loop": f"{data.updates} updates, {data.samples} samples",
-            "collate function": name_of(data.loader["collate_fn"]) if "collate_fn" in data.loader else "the usual one",
-            "digest of some samples": self._digest(order),
-        }
-
-    def _order_in_words(self, order: Order) -> str:
-        if self._data.sampler is None:
-            return "shuffled" if self._data.shuffle else "as it comes"
-        assert isinstance(order, Replayed)
-        return f"that of {name_of(self._data.sampler)} ({digest(order.first(_COMPARED))})"
-
-    def _digest(self, order: Order) -> str:
-        data = self._data
-        if data.kind == "function" or data.sharded:
-            return "none"
-        if data.kind == "stream":
-            assert isinstance(order, Replayed)
-            return " ".join(map(digest, order.first(1))) or "unreadable"
-        if isinstance(order, Replayed):
-            indices: Sequence[object] = order.first(3)
-        else:
-            assert data.size is not None
-            indices = sorted({0, data.size // 2, data.size - 1})
-        return self._loops.digests.of(data.dataset, lambda: digest_of_samples(data.dataset, indices, data.loader))
+        return fingerprint_of(self._data, self._order(), self._loops.digests)
 
     def _order(self) -> Order:
         """That of the next loop: made once, since a stream can be read only once."""

@@ -41,9 +41,9 @@ _NUMBERS = ("n", "k", "b", "bs", "num", "size", "count", "samples", "batch_size"
 """What a function may call the number of samples that are wanted of it. `split`, say, is something else."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Asked:
-    """The arguments of `fleet.batches`, but for the data."""
+    """The arguments of `fleet.batches`, but for the data, in their order."""
 
     batch_size: int | None = None
     micro_batch: int | None = None

@@ -271,19 +271,8 @@ class Joined(BetweenRanks):
         """
         if self._wrapped is None:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before it")
-        asked = Asked(
-            batch_size=batch_size,
-            micro_batch=micro_batch,
-            epochs=epochs,
-            updates=updates,
-            samples=samples,
-            sampling=sampling,
-            shuffle=shuffle,
-            sampler=sampler,
-            drop_last=drop_last,
-            sharded=sharded,
-            loader=loader,
-        )
+        order = sampling, shuffle, sampler, drop_last, sharded
+        asked = Asked(batch_size, micro_batch, epochs, updates, samples, *order, loader)
         return Batches(Loops(self._run, self._wrapped, self._progress, self._digests), read_data(data, asked))
 
     def state_dict(self) -> dict[str, Any]:

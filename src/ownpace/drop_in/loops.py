@@ -118,11 +118,11 @@ class Loops:
 
     def taking(self, number: int) -> Take:
         """Takes places that all workers share, in that loop."""
-        return self._run.taking(number)
+        return self._run.counters.claiming(number, self._run.rank)
 
     def note(self, number: int, claim: Claim) -> None:
         """Note places of this worker's own."""
-        self._run.note(number, claim)
+        self._run.counters.note(number, claim)
 
     def say(self, number: int, words: str) -> list[int]:
         """Say something about that loop; returns the ranks that have said the same before."""

@@ -11,6 +11,7 @@ from torch import nn
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.core.learning.optimizer import ELEMENTWISE, FlatOptimizer, OptimizerSpec
 
 LAYERWISE = {"adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1)}
@@ -136,3 +137,24 @@ def test_a_step_in_place_can_be_seen(build):
     stepped, _ = optimizer.step(values, optimizer.initial_state(), torch.ones(layout.size), in_place=True)
     assert stepped is values
     assert values._version > before
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_assigned_settings_are_those_of_the_next_step(kind):
+    """Also of SGD, which is written out, and whose momentum may come and go."""
+    module = make_module()
+    layout, values = Layout(module), flat(module)
+    build = partial(kind, lr=0.1)
+    ours, theirs = FlatOptimizer(layout, whole(layout), values, build), build(module.parameters())
+    settings, state = GroupSettings([theirs]), ours.initial_state()
+    schedule = [(0.9, 0.0, False), (0.5, 0.1, False), (0.0, 0.2, False), (0.75, 0.1, False), (0.9, 0.0, True)]
+    for gradient, (momentum, decay, climbs) in zip(gradients(5, layout.size), schedule, strict=True):
+        (group,) = theirs.param_groups
+        group.update({"lr": 0.1 + decay, "weight_decay": decay, "maximize": climbs})
+        group.update({"momentum": momentum} if kind is torch.optim.SGD else {"betas": (momentum, 0.9)})
+        ours.settings.assign(settings.read())
+        values, state = ours.step(values, state, 4 * gradient, samples=4, donate=True)
+        for parameter, part in zip(module.parameters(), layout.views(gradient), strict=True):
+            parameter.grad = part.clone()
+        theirs.step()
+        torch.testing.assert_close(values, flat(module), rtol=1e-5, atol=1e-6)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.flat import Layout
+from ownpace.engines.process.node.user_pair import check_dense
 from ownpace.engines.process.node.user_parameters import put_sum
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 
@@ -19,6 +20,7 @@ class LayerSender:
         self.buffer = collectives.buffer()
         self._total = collectives.values(self.buffer)
         self._views = layout.views(self._total)
+        self._layout = layout
         self._zero = self._total.new_zeros(())
         self.partial = False
         """Whether there are layers without a gradient, once it is complete."""
@@ -37,6 +39,7 @@ class LayerSender:
         assert gradient is not None
         if index in self._counts:
             raise no_overlap("backward was called twice before optimizer.step")
+        check_dense(self._layout.layers[index].name, gradient)
         put_sum(self._zero, gradient, self._samples, self._views[index])
         self._counts[index] = changes(gradient)
         self.buckets.layer_is_there(index)

@@ -26,7 +26,7 @@ from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, L
 from ownpace.engines.process.node.model_point import ModelPoint, held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.overlap import Overlap
-from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.node.user_parameters import UserParameters, unnoticed
 
 _NOTHING_LEFT_S = 0.002
 """How often a worker without data checks whether others have any left, where servers would answer at once."""
@@ -264,11 +264,12 @@ class UserLoop:
             yield
             return
         here = user.values.clone()
-        if values is not user.values:
-            user.overwrite(values)
-        for parameters in held_by_servers(self._worker):
-            user.place(parameters.values, parameters.shard)
-        try:
-            yield
-        finally:
-            user.overwrite(here)
+        with unnoticed(user.parameters):  # a loss of this batch may have been computed already
+            if values is not user.values:
+                user.overwrite(values)
+            for parameters in held_by_servers(self._worker):
+                user.place(parameters.values, parameters.shard)
+            try:
+                yield
+            finally:
+                user.overwrite(here)

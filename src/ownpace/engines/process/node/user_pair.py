@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -195,19 +195,23 @@ def check_parameters(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
             raise InputError(
                 f"{name} is {parameter.dtype}; a fleet trains real numbers (torch.view_as_real makes them)"
             )
+    places: dict[int, str] = {}
+    for name, parameter in named.items():
+        other = places.setdefault(parameter.data_ptr(), name) if parameter.numel() else name
+        if other != name:
+            raise InputError(f"{other} and {name} are two parameters in the same memory; make them one nn.Parameter")
     devices = {str(parameter.device): name for name, parameter in named.items()}
     if len(devices) > 1:
         where = ", ".join(f"{name} on {device}" for device, name in sorted(devices.items()))
         raise InputError(f"the model's parameters are on several devices ({where}); move all of them to one")
 
 
-def check_dense(names: Iterable[str], parameters: Iterable[nn.Parameter]) -> None:
-    """Raise if a gradient is sparse."""
-    for name, parameter in zip(names, parameters, strict=True):
-        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
-            raise InputError(
-                f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
-            )
+def check_dense(name: str, gradient: Tensor) -> None:
+    """Raise if a layer's gradient is sparse."""
+    if gradient.layout is not torch.strided:
+        raise InputError(
+            f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
+        )
 
 
 def _changed() -> InputError:

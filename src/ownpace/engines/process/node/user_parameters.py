@@ -9,12 +9,13 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.optim import Optimizer
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.flat import Layout, is_channels_last
 from ownpace.core.learning.group_settings import GroupSettings
-from ownpace.engines.process.node.no_trace import no_trace
+from ownpace.engines.process.node.no_trace import nested, no_trace
 from ownpace.engines.process.node.user_pair import UserPair, check_dense
 
 
@@ -44,7 +45,7 @@ class UserParameters:
             else:
                 self._narrow.append((parameter, view))
         self._spans = self._make_spans()
-        self._settings = GroupSettings([pair.optimizer for pair in pairs])
+        self._settings = GroupSettings(with_groups(pairs))
         self._mean: Tensor | None = None
         # Not a number: it has the vector's type, so that half precision is multiplied in that.
         self._zero = self.values.new_zeros(())
@@ -89,10 +90,7 @@ class UserParameters:
                 self.part(vector, number).copy_(values)
             return versions != [parameter._version for parameter in parameters]
 
-        with ExitStack() as stack:
-            for parameter in parameters:
-                # They have the same values again, so what was computed with them holds.
-                stack.enter_context(_unsafe_preserve_version_counter(parameter))
+        with unnoticed(parameters):
             yield put_back
 
     def check_place(self) -> None:
@@ -115,15 +113,18 @@ class UserParameters:
             The sum; and whether there are layers without a gradient.
         """
         mine = self.pairs[pair]
-        check_dense(mine.names, mine.parameters)
         total = torch.empty_like(self.values) if out is None else out
         layers, span = self._spans[pair]
-        total[: span.start].fill_(-0.0)
-        total[span.stop :].fill_(-0.0)
         partial = len(self.pairs) > 1
-        for parameter, view in zip(mine.parameters, self.layout.views(total)[layers], strict=True):
+        if partial:
+            total[: span.start].fill_(-0.0)
+            total[span.stop :].fill_(-0.0)
+        views = self.layout.views(total)[layers]
+        for name, parameter, view in zip(mine.names, mine.parameters, views, strict=True):
             if parameter.grad is None:
                 partial = True
+            else:
+                check_dense(name, parameter.grad)
             put_sum(self._zero, parameter.grad, samples, view)
         return total, partial
 
@@ -228,6 +229,15 @@ class UserParameters:
         return self._settings.difference(mine, of_first)
 
 
+@contextmanager
+def unnoticed(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Changes of parameters that are undone at the end: graphs that were made before may still be gone back through."""
+    with ExitStack() as stack:
+        for parameter in parameters:
+            stack.enter_context(_unsafe_preserve_version_counter(parameter))
+        yield
+
+
 def put_sum(zero: Tensor, mean: Tensor | None, samples: int, out: Tensor) -> None:
     """A layer's sum over the samples, out of its mean: nowhere −0.0, as that stands for no gradient at all."""
     if mean is None:
@@ -237,6 +247,18 @@ def put_sum(zero: Tensor, mean: Tensor | None, samples: int, out: Tensor) -> Non
     else:
         out.copy_(mean)
         out.mul_(samples).add_(0.0)
+
+
+def with_groups(pairs: Sequence[UserPair]) -> list[Optimizer]:
+    """The optimizers of the pairs, and those inside them that have parameter groups of their own."""
+    found: list[Optimizer] = []
+    seen: set[int] = set()
+    for optimizer in (one for pair in pairs for one in nested(pair.optimizer)):
+        groups = set(map(id, optimizer.param_groups))
+        if not groups & seen:  # most wrappers share theirs with what they wrap
+            found.append(optimizer)
+            seen |= groups
+    return found
 
 
 def check_disjoint(pairs: Sequence[UserPair]) -> None:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.claims import Claim, Places, left_of
-from ownpace.core.learning.sampling import Take
+from ownpace.core.learning.claims import Places, left_of
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
@@ -249,22 +248,14 @@ class LoopRun:
             return None if self.resumed is None else list(self.resumed)
         worker = self._opened.worker
         samples = worker.progress.samples - self._first_sample
-        return left_of(self.dealt, self.claims(self.generation), worker.learner.used, samples)
+        claims = self.counters.claims(self.generation, self.num_workers)
+        return left_of(self.dealt, claims, worker.learner.used, samples)
 
-    def taking(self, number: int) -> Take:
-        """Takes places in the queue of that loop, which all workers share; `claims` tells who took which."""
+    @property
+    def counters(self) -> Counters:
+        """Which samples of each loop have been taken, and by whom."""
         assert self._opened is not None
-        return self._opened.counters.claiming(number, self.rank)
-
-    def note(self, number: int, claim: Claim) -> None:
-        """Note places of that loop that are this worker's own."""
-        assert self._opened is not None
-        self._opened.counters.note(number, claim)
-
-    def claims(self, number: int) -> list[Claim]:
-        """Who took which places in that loop, the latest."""
-        assert self._opened is not None
-        return self._opened.counters.claims(number, self.num_workers)
+        return self._opened.counters
 
     def end_loop(self, *, stop: bool) -> bool:
         """Bring a loop to its end on all workers; `stop`: it was left before its data had ended.

@@ -29,7 +29,7 @@ from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-_TICK_S = 0.2
+_TICK_S = 0.1
 _EXPLAIN_S = 5.0
 """How long a rank that only suffers from the failure of another waits to hear whose it was."""
 _LIMITS = Limits((), 0)
