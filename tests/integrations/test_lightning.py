@@ -42,6 +42,8 @@ def test_fits_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
     check_schedule(first["pace"])
     check_refusals(first["refusals"])
     check_checkpoint(first["pace"], start)
+    if ranks == 2:
+        check_plain_trainer_goes_on(first["sync"], start)
 
 
 def check_like_a_plain_loop(seen: list[Any]) -> None:
@@ -88,3 +90,26 @@ print(*(momentum.untyped_storage().nbytes() for momentum in momenta))
     assert step == pace["steps"]
     assert weights == pytest.approx(pace["weights"], abs=0)
     assert max(map(int, sizes.split())) < 4 * len(weights)
+
+
+def check_plain_trainer_goes_on(sync: dict[str, Any], start: Start) -> None:
+    script = f"""
+import torch, lightning
+from torch.utils.data import DataLoader, TensorDataset
+
+class Plain(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        layers = torch.nn.Linear(6, 8), torch.nn.Identity(), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+        self.net = torch.nn.Sequential(*layers)
+    def training_step(self, batch, number):
+        return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+trainer = lightning.Trainer(max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False)
+data = TensorDataset(torch.randn(40, 6), torch.randint(3, (40,)))
+trainer.fit(Plain(), DataLoader(data, 8), ckpt_path={sync["checkpoint"]!r})
+print("steps", trainer.global_step)
+"""
+    assert f"steps {sync['steps'] + 5}" in without_ownpace(start, script)

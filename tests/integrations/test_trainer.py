@@ -39,6 +39,8 @@ def test_trains_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
     assert all(rank["pace"]["last_rate"] == 0.0 for rank in seen)  # the schedule ends with the data
     assert "per_device_train_batch_size" in first["refusals"]["auto_find_batch_size"]
     check_checkpoint(tmp_path / "sync" / f"checkpoint-{2 * whole}", first["sync"], start)
+    if ranks == 2:
+        check_plain_trainer_goes_on(tmp_path / "sync" / f"checkpoint-{2 * whole}", first["sync"], start)
 
 
 def check_like_a_plain_loop(seen: list[Any]) -> None:
@@ -70,3 +72,28 @@ print(*(value["momentum_buffer"].untyped_storage().nbytes() for value in groups[
     assert step == sync["steps"]
     assert weights == sync["weights"]
     assert max(map(int, sizes.split())) < 4 * len(weights)
+
+
+def check_plain_trainer_goes_on(folder: Path, sync: dict[str, Any], start: Start) -> None:
+    script = f"""
+import torch
+from transformers import Trainer, TrainingArguments
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = torch.nn.Linear(6, 8), torch.nn.Identity(), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+        self.net = torch.nn.Sequential(*layers)
+    def forward(self, x, labels):
+        return dict(loss=torch.nn.functional.cross_entropy(self.net(x), labels))
+
+data = [dict(x=torch.randn(6), labels=torch.tensor(0)) for _ in range(40)]
+args = TrainingArguments("{folder}-on", max_steps={sync["steps"]} + 3, per_device_train_batch_size=8, use_cpu=True,
+                         report_to=[], remove_unused_columns=False, save_strategy="no")
+model = Plain()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+trainer = Trainer(model, args, train_dataset=data, optimizers=(optimizer, None))
+trainer.train(resume_from_checkpoint="{folder}")
+print("steps", trainer.state.global_step)
+"""
+    assert f"steps {sync['steps'] + 3}" in without_ownpace(start, script)
