@@ -110,17 +110,6 @@ def test_a_step_without_a_backward_pass_is_refused() -> None:
             optimizer.zero_grad()
 
 
-def test_servers_refuse_an_optimizer_that_has_made_steps() -> None:
-    net = make_net()
-    optimizer = sgd(net)
-    net(Numbers(4).x).sum().backward()
-    optimizer.step()
-    with ownpace.join("async") as fleet:
-        fleet.wrap(net, optimizer)
-        with pytest.raises(ownpace.InputError, match="cannot go to parameter servers"):
-            next(iter(fleet.batches(Numbers(16), 8)))
-
-
 def test_a_negative_norm_is_refused() -> None:
     with ownpace.join("sync") as fleet, pytest.raises(ownpace.InputError, match="clip_norm is -1"):
         fleet.wrap(make_net(), sgd(make_net()), clip_norm=-1.0)

@@ -84,6 +84,7 @@ class LoopRun:
         self._stack = ExitStack()
         self._opened: _Open | None = None
         self.generation = 0
+        self._is_unchecked = False
         """The number of the latest loop."""
         self.dealt: Sequence[Places] | None = None
         """The places of its data that the running loop deals out."""
@@ -275,7 +276,8 @@ class LoopRun:
         agree(self._opened.worker, self._opened.model)
         self.on_progress(self._opened.worker.progress, 0)
         self.dealt = None
-        if not stop:  # a loop that was left cannot raise any more: its iterator is being thrown away
+        self._is_unchecked = stop  # a loop that was left cannot raise any more: its iterator is being thrown away
+        if not stop:
             self.loop.check()
         return not (self.loop.has_made_its_updates or count_left(0))
 
@@ -346,8 +348,9 @@ class LoopRun:
         """End in order, together with all other ranks."""
         if self._opened is not None and self.loop.is_waiting:  # the loop was left, and its iterator is still held
             self.end_loop(stop=True)
-        if self._opened is not None:
+        if self._is_unchecked:
             self.loop.check()
+        if self._opened is not None:
             self.take_optimizer_state()
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()

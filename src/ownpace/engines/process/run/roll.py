@@ -22,7 +22,7 @@ _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 @dataclass
-class _Place:
+class _Meeting:
     """Who has come to it."""
 
     since_s: float
@@ -37,11 +37,11 @@ class Roll:
     def __init__(self, num_ranks: int, now: Callable[[], float] = time.monotonic) -> None:
         self._num_ranks = num_ranks
         self._now = now
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _Meeting] = {}
 
     def take(self, rank: int, act: Together) -> Agreed | Refuse | None:
         """A rank has come; returns what all ranks are to be told, if that is known now."""
-        place = self._places.setdefault(act.number, _Place(self._now()))
+        place = self._places.setdefault(act.number, _Meeting(self._now()))
         place.came[rank] = act
         # At once, not when all have come: a rank that is elsewhere may never come to this place.
         if len({each.what for each in place.came.values()}) > 1:

@@ -27,6 +27,8 @@ EXAMPLES: list[control.Control] = [
     control.Stop(),
     control.Pull(),
     control.Pulled(1, 7, 640),
+    control.PullState(),
+    control.StatePart(3, "exp_avg", [2, 3], None, 7),
     control.Checksums(64, [1, -(2**63)]),
     control.Ended([3, 2**63 - 1]),
     control.Release(),

@@ -18,7 +18,16 @@ from ownpace.engines.process.talk import wire
 from ownpace.engines.process.talk.control import Refuse, Stop
 from ownpace.engines.process.talk.wire import Limits, Packet, pack, unpack
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
 SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12), Shard(2, 12, 12))
 LIMITS = Limits(SHARDS, 12)
 
@@ -172,7 +181,7 @@ def test_forging_nothing_changes_nothing():
         ([zmq.Frame(bytes(sent(TENSOR)[0].buffer) + b"\0"), *sent(TENSOR)[1:]], "does not begin with our header"),
         (forged(TENSOR, magic=b"OWN0"), "not ours, or of another version"),
         (forged(TENSOR, kind=5), "not ours, or of another version"),
-        (forged(TENSOR, dtype=len(DTYPES)), "not ours, or of another version"),
+        (forged(TENSOR, dtype=8), "not ours, or of another version"),
         (forged(TENSOR, num_values=7), "announces 28 bytes of a tensor, but brings 24"),
         (forged(TENSOR, num_values=5), "announces 20 bytes of a tensor, but brings 24"),
         (forged(TENSOR, dtype=1), "announces 48 bytes of a tensor, but brings 24"),
