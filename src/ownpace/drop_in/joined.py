@@ -255,8 +255,7 @@ class Joined(BetweenRanks):
                 item goes to one worker; or a function that makes a batch, called with the number of samples if it
                 takes `batch_size`, and with random numbers of its own for every batch.
             batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
-            micro_batch: Samples of one batch at most, where a whole `batch_size` does not fit into memory: then it
-                comes in several batches, each with its own backward pass of its mean loss and `optimizer.step()`.
+            micro_batch: Samples of one batch at most: then `batch_size` comes in several, each with its own `step()`.
             epochs: How often to go through the data (None: once, or without end where `updates` or `samples` is given).
             updates: End after so many updates of the fleet, on all ranks after the same one. Where a sum is always
                 under way, it is still applied: one update more. Where servers make updates, so are gradients under way.

@@ -133,23 +133,23 @@ class OwnpaceFabricStrategy(AsTorchrunSays, DDPStrategy):
                 f"fabric.{what} was called in a training loop, where ranks are at different batches; move it"
             )
 
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
+    def barrier(self, *args: object, **kwargs: object) -> None:
         """Wait for all ranks; but not in a loop, where `fabric.save` comes here, too."""
         if not self._is_apart:
             super().barrier(*args, **kwargs)
 
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
+    def broadcast(self, obj: object, src: int = 0) -> object:
         """What rank `src` has."""
         self._check_together("broadcast")
         return super().broadcast(obj, src)
 
-    def all_reduce(self, tensor: Tensor, group: Any = None, reduce_op: Any = "mean") -> Tensor:
+    def all_reduce(self, tensor: Tensor, group: object = None, reduce_op: object = "mean") -> Tensor:
         """The mean or sum over all ranks."""
         self._check_together("all_reduce")
         reduced: Tensor = super().all_reduce(tensor, group, reduce_op)
         return reduced
 
-    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+    def all_gather(self, tensor: Tensor, group: object = None, sync_grads: bool = False) -> Tensor:
         """All ranks' tensors."""
         self._check_together("all_gather")
         gathered: Tensor = super().all_gather(tensor, group, sync_grads)

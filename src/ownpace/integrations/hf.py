@@ -46,12 +46,12 @@ class FleetTraining(_Base):
         self,
         model: Any = None,
         args: TrainingArguments | None = None,
-        *positional: Any,
+        *positional: object,
         algorithm: str | Algorithm = DEFAULT,
         parameters: Mapping[str, object] | None = None,
         sampling: str = "queue",
         join: Mapping[str, Any] | None = None,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         """A trainer; all that is not named here goes to the Trainer.
 
@@ -85,7 +85,7 @@ class FleetTraining(_Base):
         # First of all: the others see the fleet's count of updates.
         self.callback_handler.callbacks.insert(0, FleetFlow(self))
 
-    def train(self, *positional: Any, **keywords: Any) -> Any:
+    def train(self, *positional: object, **keywords: object) -> Any:
         """Train, as the Trainer does, with the fleet."""
         leave_to_fleet()  # other TrainingArguments may have been made since
         # The fleet accumulates: it leaves no batch over where an epoch ends.
@@ -148,7 +148,7 @@ class FleetTraining(_Base):
         self._joined().wrap(self.model, optimizer, clip_norm=self.args.max_grad_norm or None)
         return optimizer
 
-    def create_scheduler(self, *positional: Any, **keywords: Any) -> Any:
+    def create_scheduler(self, *positional: object, **keywords: object) -> Any:
         """The schedule, following the fleet."""
         scheduler = super().create_scheduler(*positional, **keywords)
         if isinstance(scheduler, LRScheduler) and not isinstance(scheduler, ReduceLROnPlateau):
@@ -160,23 +160,23 @@ class FleetTraining(_Base):
 
     # The loop. A rank goes on until the fleet has no more batches; how many it gets is not known.
 
-    def set_initial_training_values(self, *positional: Any, **keywords: Any) -> Any:
+    def set_initial_training_values(self, *positional: object, **keywords: object) -> Any:
         """As the Trainer's; but so many updates may take more or fewer epochs than it thinks."""
         num_train_epochs, *others = super().set_initial_training_values(*positional, **keywords)
         return (_NO_END if self.args.max_steps > 0 else num_train_epochs, *others)
 
-    def _init_training_state(self, *positional: Any, **keywords: Any) -> tuple[int, int]:
+    def _init_training_state(self, *positional: object, **keywords: object) -> tuple[int, int]:
         super()._init_training_state(*positional, **keywords)
         # The fleet deals out whole epochs: one that a checkpoint interrupted begins anew.
         epoch = int((self.state.epoch or 0.0) + 1e-6)
         self._began, self._counted = (self.state.global_step, float(epoch)), 0
         return epoch, 0
 
-    def _run_epoch(self, **keywords: Any) -> None:
+    def _run_epoch(self, **keywords: object) -> None:
         keywords.update(num_update_steps_per_epoch=_NO_END, steps_in_epoch=_NO_END)
         super()._run_epoch(**keywords)
 
-    def get_batch_samples(self, *positional: Any, **keywords: Any) -> Any:
+    def get_batch_samples(self, *positional: object, **keywords: object) -> Any:
         """The batches of a step; none are left when the fleet's loop has ended."""
         batches, items = super().get_batch_samples(*positional, **keywords)
         if not batches:
@@ -217,7 +217,7 @@ class FleetTraining(_Base):
 
     # What rank 0 does in a loop, and all of them between two.
 
-    def _evaluate(self, *positional: Any, **keywords: Any) -> Any:
+    def _evaluate(self, *positional: object, **keywords: object) -> Any:
         evaluate = super()._evaluate
         if self.fleet is None:
             return evaluate(*positional, **keywords)
@@ -229,7 +229,7 @@ class FleetTraining(_Base):
         metrics, self.control.should_training_stop = self.fleet.gather([plain, self.control.should_training_stop])[0]
         return metrics
 
-    def _save_checkpoint(self, *positional: Any, **keywords: Any) -> None:
+    def _save_checkpoint(self, *positional: object, **keywords: object) -> None:
         if self.args.process_index == 0:
             super()._save_checkpoint(*positional, **keywords)
         if not self.is_apart:
@@ -242,14 +242,18 @@ class FleetFlow(DefaultFlowCallback):
     def __init__(self, trainer: FleetTraining) -> None:
         self._trainer = trainer
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> object:
         """After `optimizer.step()`, which may or may not have made an update."""
         self._pass(self._trainer.count_updates(), args, state, control, kwargs)
         if args.process_index:
             control.should_evaluate = control.should_save = False  # rank 0's, alone: the others go on
         return control
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> object:
         """After this rank's last batch of an epoch."""
         self._trainer.end_loop()
         # The others may have made updates since this rank's last batch.

@@ -202,16 +202,16 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         """Whether the ranks are at different batches, so that none can wait for another."""
         return self._data is not None and self._data.is_running
 
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
+    def barrier(self, *args: object, **kwargs: object) -> None:
         """Wait for all ranks, but never in a loop: they are at different batches."""
         if not self._is_apart:
             super().barrier(*args, **kwargs)
 
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
+    def broadcast(self, obj: object, src: int = 0) -> object:
         """What rank `src` has; in a loop, each rank decides for itself."""
         return obj if self._is_apart else super().broadcast(obj, src)
 
-    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+    def reduce(self, tensor: Any, group: object = None, reduce_op: object = "mean") -> Any:
         """The mean or sum over all ranks; in a loop, this rank's own value."""
         if not self._is_apart:
             return super().reduce(tensor, group, reduce_op)
@@ -228,7 +228,7 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         """Whether all (or any) ranks say so; in a loop, each decides for itself."""
         return decision if self._is_apart else bool(super().reduce_boolean_decision(decision, all))
 
-    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+    def all_gather(self, tensor: Tensor, group: object = None, sync_grads: bool = False) -> Tensor:
         """All ranks' tensors, between two loops."""
         if self._is_apart and self.world_size > 1:
             raise InputError(

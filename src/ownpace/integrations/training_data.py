@@ -50,16 +50,8 @@ class TrainingData:
         self._updates = updates
         batch_size = accumulated * loader.batch_size
         self._options = {"batch_size": batch_size, "micro_batch": loader.batch_size, **order_of(loader), **options}
-        self._length, self._samples = unknown_length, None
-        size = length(loader.dataset)
-        if isinstance(limit, int):
-            most = limit * num_workers * loader.batch_size
-            self._samples = most if size is None else min(size, most)
-        elif size is not None and limit < 1.0:
-            self._samples = max(1, int(limit * size))
-        known = size if self._samples is None else self._samples
-        if known is not None:
-            self._length = math.ceil(known / (num_workers * batch_size))
+        self._samples, known = _limited(length(loader.dataset), limit, num_workers * loader.batch_size)
+        self._length = unknown_length if known is None else math.ceil(known / (num_workers * batch_size))
         self._iterator: Generator[Any, None, None] | None = None
         self._begun = False
         self.is_running = False
@@ -94,6 +86,19 @@ class TrainingData:
         if begun and self._iterator is not None:
             self._iterator.close()
         return begun
+
+
+def _limited(size: int | None, limit: float, batches: int) -> tuple[int | None, int | None]:
+    """The number of samples that a loop ends after, if it is limited; and how many it has, if that is known.
+
+    `batches` is the number of samples of one batch of each worker.
+    """
+    if isinstance(limit, int):
+        most = limit * batches if size is None else min(size, limit * batches)
+        return most, most
+    if size is not None and limit < 1.0:
+        return max(1, int(limit * size)), max(1, int(limit * size))
+    return None, size
 
 
 def order_of(loader: DataLoader[Any]) -> dict[str, Any]:
