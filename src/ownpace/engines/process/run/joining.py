@@ -16,6 +16,7 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.claims import Places, left_of
 from ownpace.engines.job import OnProgress
+from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
 from ownpace.engines.process.node.nodes import ProcessWorker
@@ -146,6 +147,7 @@ class LoopRun:
         """
         with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
             session, connection, worker = self._enter(stack, model, user, batch_size)
+            keep_large_blocks()  # a buffer for every sum: as in a complete run
             worker.kept = self.kept
             worker.learner.on_progress = lambda local: self.on_progress(worker.progress, local)
             loop = UserLoop(worker, user, overlap=overlap)
