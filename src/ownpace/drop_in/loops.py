@@ -75,7 +75,7 @@ class Loops:
     @property
     def next_number(self) -> int:
         """That of the loop that begins next."""
-        return self._run.generation + 1
+        return self._run.data.generation + 1
 
     def check_free(self) -> None:
         """Raise if a loop runs."""
@@ -85,7 +85,7 @@ class Loops:
     @property
     def resumed(self) -> Sequence[Places] | None:
         """What a checkpoint has left of the loop that begins next."""
-        return self._run.resumed
+        return self._run.data.resumed
 
     def begin(self, plan: LoopPlan, alike: dict[str, str], dealt: Sequence[Places]) -> int:
         """Begin a loop over these places, when all ranks do, with the same of what must be alike; returns its number.
@@ -108,7 +108,7 @@ class Loops:
         updates = math.inf if plan.updates is None else max(0, plan.updates - self._progress.updates_in_loop)
         sizes = plan.batch_size, plan.micro_batch or plan.batch_size
         number = run.begin_loop(sizes, plan.places, updates)
-        run.dealt = dealt
+        run.data.dealt = dealt
         run.loop.is_running = True
         return number
 
