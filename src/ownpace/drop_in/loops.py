@@ -52,6 +52,8 @@ class LoopPlan:
     """How many passes are complete when the data has ended (None: by the samples of one)."""
     updates: int | None
     """It ends after so many (None: after any number)."""
+    micro_batch: int | None = None
+    """Samples of one batch, where an algorithm does not say (None: all that it contributes to an update)."""
 
 
 class Loops:
@@ -104,7 +106,8 @@ class Loops:
         self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
         self._epochs, self._was_stopped = plan.epochs, False
         updates = math.inf if plan.updates is None else max(0, plan.updates - self._progress.updates_in_loop)
-        number = run.begin_loop(plan.batch_size, plan.places, updates)
+        sizes = plan.batch_size, plan.micro_batch or plan.batch_size
+        number = run.begin_loop(sizes, plan.places, updates)
         run.data.dealt = dealt
         run.loop.is_running = True
         return number

@@ -204,15 +204,17 @@ class LoopRun:
         layers = [layer.name for layer in terms.layers]
         return HubConfig(header, layers, emit, self._options.on_progress)
 
-    def begin_loop(self, batch_size: int, samples: float, updates: float = math.inf) -> int:
+    def begin_loop(self, sizes: tuple[int, int], samples: float, updates: float = math.inf) -> int:
         """Begin a loop over this many samples: a generation of the run. Returns its number.
+
+        `sizes` are those of what a worker contributes to an update, and of one batch.
 
         It also ends after this many updates: on all ranks after the same one; where servers make them, a worker's
         gradient that is under way by then is still applied.
         """
         assert self._opened is not None
         number = self.data.begin_loop(self._opened.worker)
-        self.loop.begin(self._options.algorithm, number, batch_size, samples, updates)
+        self.loop.begin(self._options.algorithm, number, sizes, samples, updates)
         return number
 
     def left(self) -> list[Places] | None:
