@@ -260,19 +260,18 @@ class Joined(BetweenRanks):
             updates: End after so many updates of the fleet, on all ranks after the same one. Where a sum is always
                 under way, it is still applied: one update more. Where servers make updates, so are gradients under way.
             samples: End after so many samples of the fleet.
-            sampling: `queue`: every sample exactly once per epoch, at any pace; `iid`: with replacement; `shards`: each
-                worker its own equal part.
+            sampling: `queue`: every sample once per epoch, at any pace; `iid`: with replacement; `shards`: equal parts.
             shuffle: False: in the order of the data (None: as the DataLoader does; of anything else, True).
             sampler: Gives the order of the indices, which must be the same on every worker.
             drop_last: Leave out what does not fill a batch.
             sharded: A stream is already another one on each worker: each takes all of its own.
-            **loader: For torch's DataLoader: num_workers, collate_fn, pin_memory …
+            **loader: For torch's DataLoader: num_workers, collate_fn …
         """
         if self._wrapped is None:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before it")
-        order = sampling, shuffle, sampler, drop_last, sharded
-        asked = Asked(batch_size, micro_batch, epochs, updates, samples, *order, loader)
-        return Batches(Loops(self._run, self._wrapped, self._progress, self._digests), read_data(data, asked))
+        length, order = (epochs, updates, samples), (sampling, shuffle, sampler, drop_last, sharded)
+        read = read_data(data, Asked(batch_size, micro_batch, *length, *order, loader))
+        return Batches(Loops(self._run, self._wrapped, self._progress, self._digests), read)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run needs to go on later, on as many ranks as it then has: plain values and tensors.
