@@ -168,6 +168,7 @@ class LoopRun:
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
             if worker.rank == 0:
                 give_to_servers(worker, user.pairs[0])  # before the parameters, with which a server is prepared
+            user.take_in()
             share_parameters(worker)
             user.overwrite(user.values)
             share_others(worker, [*model.buffers(), *user.others])
@@ -240,6 +241,11 @@ class LoopRun:
         self.generation = loop if left is None else loop - 1
         self.resumed, self._checkpoint = left, words
         self.kept.update(kept)
+
+    @property
+    def latest(self) -> int:
+        """The number of the loop that runs or is to be gone on with; else, of the latest one."""
+        return self.generation if self.resumed is None else self.generation + 1
 
     def left(self) -> list[Places] | None:
         """The places that the running loop has still to learn from, after the latest update here; None: none runs."""
