@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -51,7 +52,7 @@ class Checkpoint:
             **{name: [_copied(part.state_dict()) for part in parts] for name, parts in self._parts.items()},
             "kept": {name: tensor.clone() for name, tensor in run.data.kept.items()},
             "progress": self._progress.state_dict(),
-            "loop": run.data.generation,
+            "loop": run.data.latest,
             "began": self._progress.loop_state(),
             "left": None if left is None else torch.tensor(left, dtype=torch.int64).reshape(-1, 2),
             "generators": states_to_plain(read_states()),
@@ -99,6 +100,8 @@ def _copied(state: Any) -> Any:
         return state.detach().clone()
     if isinstance(state, Mapping):
         return {key: _copied(value) for key, value in state.items()}
+    if isinstance(state, np.generic):  # a rate that was computed with numpy: torch.load would refuse the whole file
+        return state.item()
     if isinstance(state, list | tuple):
         return type(state)(map(_copied, state)) if type(state) in (list, tuple) else state
     return state

@@ -200,6 +200,8 @@ class Joined(BetweenRanks):
         """
         if self._run.is_open and self._run.loop.is_running:
             raise InputError("fleet.unwrap was called within a loop over fleet.batches; end that loop before")
+        for schedule in self._schedules:
+            schedule.release()  # an optimizer that is the script's own needs its schedule's steps
         self._let_go()
 
     def _let_go(self) -> None:

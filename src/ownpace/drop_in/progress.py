@@ -108,8 +108,10 @@ class FleetProgress:
         return self.updates - self._loop.first_update
 
     def loop_state(self) -> dict[str, float]:
-        """Where the running loop began."""
+        """Where the running loop began, or the one that is to be gone on with."""
         loop = self._loop
+        if self._resumed is not None:
+            return dict(self._resumed)
         return {"updates": loop.first_update, "samples": loop.first_sample, "epoch": loop.first_epoch}
 
     def resume_loop(self, began: Mapping[str, float]) -> None:

@@ -26,10 +26,12 @@ class LocalRound:
         self._counts: tuple[int, ...] = ()
         self._loss: float | Tensor = 0.0
         self._seconds = 0.0
+        self._dropped = 0
 
     def step(self, gradient: Gradient) -> None:
         """Take one local step."""
         self._me.local_step(gradient)
+        self._dropped += gradient.dropped
         if gradient.samples:
             self.steps += 1
             self.samples += gradient.samples
@@ -42,7 +44,9 @@ class LocalRound:
         # Start minus here, as a gradient points away from where a step goes.
         total = (self.start.values - self._me.parameters.values).mul_(weight)
         versions = (self.start.version,)
-        return Gradient(total, self.samples, versions, self._loss, self._seconds, counts=self._counts)
+        return Gradient(
+            total, self.samples, versions, self._loss, self._seconds, counts=self._counts, dropped=self._dropped
+        )
 
 
 __all__ = ["LocalRound"]

@@ -139,6 +139,7 @@ class LearnerState:
     def place(self, parameters: Parameters) -> None:
         """Take over what a server sent."""
         self._away_from = None
+        self._used = None  # a server knows how many samples are in its parameters, not whose they were
         self.held.place(parameters.values, parameters.shard)
         self._progress.placed(parameters)
         self.on_progress(0)

@@ -49,6 +49,8 @@ class UserLoop:
         self._begun_s = 0.0
         self._last_version = math.inf
         self._point = ModelPoint(user)
+        self._stays = False
+        """Whether models are where they were before the step of another."""
         self.largest_step = 0
         """The most samples that the user's loop has taken for one `optimizer.step()`."""
         self.is_running = False
@@ -76,10 +78,13 @@ class UserLoop:
         """Let the algorithm learn from this many samples, in at most about this many updates."""
         worker = self._worker
         self._user.check_place()
+        self._user.take_in()
         self.overlap.put_hooks()
         # Before the coroutine starts: its first message must carry the new generation's number.
         worker.begin(generation)
         worker.batch_size, worker.micro_batch = sizes
+        self._point.begin()
+        self._stays = False
         progress = worker.progress
         self._last_version = progress.version + updates
         # With servers the coroutine goes on when the budget is spent, with batches of nothing, as it does when the data
@@ -110,6 +115,10 @@ class UserLoop:
         self.overlap.batch()
         # A loss of another batch must not be gone back through from now on: its samples were taken for thrown away.
         torch.autograd.graph.increment_version(self._user.parameters)
+        if self._stays:  # no graph of the batch before is left that they would have to wait for
+            self._point.check()
+            self._point.leave()
+            self._stays = False
         # Only now: between a step and the next batch, the model is at its own parameters.
         self._visit()
         asked = self._source.asked
@@ -132,6 +141,7 @@ class UserLoop:
             raise InputError("optimizer.step was called twice for one batch of fleet.batches; call it once")
         if not pair.has_gradient:
             raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
+        self._point.check()
         self.largest_step = max(self.largest_step, samples)
         is_scaled, pair.is_scaled = pair.is_scaled, False
         self.overlap.stepped(is_scaled=is_scaled)
@@ -158,11 +168,13 @@ class UserLoop:
         point = self._user.snapshot() if at is None else at.values.clone()
         if self._coroutine is not None and (put_back(point) or at is not None):
             self._point.visit(point)
+            self._stays = True
 
     def _answer(self, asked: LoopGradient, brought: Brought) -> None:
         """Give the algorithm a gradient, or one of no samples, and let it go on."""
         # The model goes back to its own parameters before the algorithm goes on: its next step is made there.
         self._point.leave()
+        self._stays = False
         sums = self._worker.sums
         sender, self.overlap.sender = self.overlap.sender, None
         if asked.sum is None:

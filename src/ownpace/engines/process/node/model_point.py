@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
+from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Parameters
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.talk.control import Pull, Pulled
 from ownpace.engines.process.talk.wire import Packet
+
+_CHECKED_VISITS = 8
+"""How many are checked in each loop: scripts do the same in every step, and a check may wait for a GPU."""
 
 
 class ModelPoint:
@@ -20,6 +25,12 @@ class ModelPoint:
         self._user = user
         self.own: Tensor | None = None
         """Its own parameters, while the model is elsewhere."""
+        self._at: Tensor | None = None
+        self._visits = 0
+
+    def begin(self) -> None:
+        """A loop begins."""
+        self._visits = 0
 
     @property
     def is_elsewhere(self) -> bool:
@@ -30,12 +41,25 @@ class ModelPoint:
         """Go to a point."""
         self.own = self._user.snapshot()
         self._user.overwrite(values)
+        self._visits += 1
+        self._at = self._user.snapshot() if self._visits <= _CHECKED_VISITS else None
+
+    def check(self) -> None:
+        """Raise if the script has written to the parameters meanwhile: that would be lost when the model goes back."""
+        if self._at is not None:
+            self._user.take_in()
+            # As bytes: not a number is not equal to itself.
+            if not torch.equal(self._user.values.view(torch.uint8), self._at.view(torch.uint8)):
+                raise InputError(
+                    "parameters were written to in the middle of a batch (weight clipping?), where this algorithm has "
+                    "moved the model to where it will be; write to them after the batch's last optimizer.step()"
+                )
 
     def leave(self) -> None:
         """Go back to the model's own parameters."""
         if self.own is not None:
             self._user.overwrite(self.own)
-            self.own = None
+            self.own = self._at = None
 
 
 def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:

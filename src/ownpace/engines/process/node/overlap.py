@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ownpace.core.learning.flat import Layout
-from ownpace.engines.process.node.layer_sender import LayerSender, changes, no_overlap
+from ownpace.engines.process.node.layer_sender import LayerSender, Seen, no_overlap
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.talk.collectives import GroupCollectives, divide
 
@@ -32,7 +32,8 @@ class Overlap:
         if len(user.pairs) > 1 or len(divide(user.layout, user.values.element_size())) == 1:
             self._is_on = False
         self._clean_steps = 0
-        self._seen: dict[int, int] = {}
+        self._seen: dict[int, Seen | None] = {}
+        self._sent = 0
         self._batches = 0
         self._hooks: dict[int, RemovableHandle] = {}
         self.sender: LayerSender | None = None
@@ -69,14 +70,16 @@ class Overlap:
     def send(self, collectives: GroupCollectives, layout: Layout, samples: int) -> None:
         """Send the gradient of the batch that is handed out, layer by layer, to a group; if that is wanted."""
         if self._is_on and not collectives.alone:
-            self.sender = LayerSender(collectives, layout, samples)
+            # Where the user has decided, the first steps were not watched: they are now.
+            self._sent += 1
+            self.sender = LayerSender(collectives, layout, samples, exactly=self._sent <= _WATCHED_STEPS)
 
     def _layer_is_there(self, index: int, parameter: Tensor) -> None:
         if self.sender is not None:
             self.sender.take(index, parameter.grad)
         elif self._is_on is None and parameter.grad is not None:
             # A second pass through a layer shows as one batch too many, or as a change.
-            self._seen[index] = -1 if index in self._seen else changes(parameter.grad)
+            self._seen[index] = None if index in self._seen else Seen(parameter.grad, exactly=True)
 
     def stepped(self, *, is_scaled: bool) -> None:
         """The script has called `optimizer.step()`; `is_scaled`: through a GradScaler."""
@@ -92,5 +95,5 @@ class Overlap:
         self._batches = 0
 
     def _was_touched(self) -> bool:
-        gradients = [(self._user.parameters[index].grad, count) for index, count in self._seen.items()]
-        return any(gradient is None or changes(gradient) != count for gradient, count in gradients)
+        seen = [(one, self._user.parameters[index].grad) for index, one in self._seen.items() if one is not None]
+        return len(seen) < len(self._seen) or not Seen.all_are_still(seen)

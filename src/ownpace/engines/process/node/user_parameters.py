@@ -209,6 +209,14 @@ class UserParameters:
         # A graph that was made before must not be gone back through: its weights are not there any more.
         torch.autograd.graph.increment_version(self.parameters)
 
+    def take_in(self) -> None:
+        """Let the vector have what a script has written to parameters: `model.load_state_dict`, say, between loops.
+
+        Most are views of it; those of another type are not.
+        """
+        for parameter, view in self._narrow:
+            view.copy_(parameter.detach())
+
     def _to_narrow(self) -> None:
         with torch.no_grad():
             for parameter, view in self._narrow:

@@ -32,6 +32,11 @@ class LoopData:
         self.resumed, self.checkpoint = left, words
         self.kept.update(kept)
 
+    @property
+    def latest(self) -> int:
+        """The number of the loop that runs or is to be gone on with; else, of the latest one."""
+        return self.generation if self.resumed is None else self.generation + 1
+
     def begin_loop(self, worker: ProcessWorker) -> int:
         """A loop begins; returns its number."""
         self.generation += 1

@@ -24,6 +24,7 @@ def begin_alike(worker: ProcessWorker, user: UserParameters, model: nn.Module) -
     """Let all workers and servers begin with what rank 0 has."""
     if worker.rank == 0:
         give_to_servers(worker, user.pairs[0])  # before the parameters, with which a server is prepared
+    user.take_in()
     share_parameters(worker)
     user.overwrite(user.values)
     share_others(worker, [*model.buffers(), *user.others])

@@ -1,0 +1,79 @@
+"""What scripts do at odd moments, on two ranks: `torchrun … -m tests.process.scenarios_odd_moments … FOLDER`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from tests.process.small_net import RANK, flat
+from torch import nn
+
+import ownpace
+
+SHIFTED = torch.utils.data.TensorDataset(torch.randn(80, 2, generator=torch.Generator().manual_seed(0)) + 3)
+
+
+def touched(how: str, *, overlap: bool | None) -> torch.Tensor:
+    """A loop that changes gradients in ways that torch does not count."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(2, 8), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(net, optimizer, overlap=overlap)
+        for (x,) in fleet.batches(SHIFTED, 4, sampling="shards"):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            for parameter in net.parameters():
+                assert parameter.grad is not None
+                if how == "data":
+                    parameter.grad.data.clamp_(-0.01, 0.01)
+                else:
+                    parameter.grad = parameter.grad.clamp(-0.01, 0.01)
+            optimizer.step()
+    return flat(net)
+
+
+def refusal(how: str) -> str:
+    try:
+        touched(how, overlap=True)
+    except ownpace.InputError as error:
+        return str(error)
+    return ""
+
+
+def generator_seen_by_others() -> list[float]:
+    """Only rank 1 steps the generator; what is it on this rank, batch by batch?"""
+    torch.manual_seed(1)
+    generator, critic = nn.Linear(2, 2), nn.Linear(2, 1)
+    of_generator = torch.optim.SGD(generator.parameters(), lr=0.1)
+    of_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
+    seen = []
+    with ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(generator, of_generator)
+        fleet.wrap(critic, of_critic)
+        for (x,) in fleet.batches(SHIFTED, 8, sampling="shards"):
+            seen.append(float(generator.weight.detach().sum()))
+            of_critic.zero_grad()
+            (critic(generator(x).detach()).mean() - critic(x).mean()).backward()
+            of_critic.step()
+            if RANK == 1:
+                of_generator.zero_grad()
+                generator(x).square().mean().backward()
+                of_generator.step()
+    return seen
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    found = {
+        how: float((touched(how, overlap=False) - touched(how, overlap=None)).abs().max()) for how in ("data", "other")
+    }
+    seen = generator_seen_by_others()
+    refusals = [refusal(how) for how in ("data", "other")]
+    Path(sys.argv[2], f"{RANK}.json").write_text(json.dumps({"off": found, "seen": seen, "refusals": refusals}))
+
+
+if __name__ == "__main__":
+    main()
