@@ -222,3 +222,26 @@ def test_a_gradient_that_is_refused_may_be_followed_by_another() -> None:
                 refused += 1
     assert (batches, refused) == (8, 1)
     assert torch.isfinite(flat(net)).all()
+
+
+@pytest.mark.parametrize("algorithm", ["sync", "pace"])
+def test_batches_may_be_made_before_models_are_wrapped(algorithm: str) -> None:
+    """A schedule is made for their number; and a second model may come after them."""
+    net, other = make_net(), make_net(seed=1)
+    optimizer, others = sgd(net), sgd(other)
+    began = [flat(net), flat(other)]
+    with ownpace.join(algorithm) as fleet:
+        batches = fleet.batches(Numbers(40), 8, epochs=2)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=len(batches))
+        fleet.wrap(net, optimizer, scheduler=scheduler)
+        between = fleet.batches(Numbers(16), 8)
+        fleet.wrap(other, others)
+        for loop in (batches, between):
+            for x, y, _ in loop:
+                for model, its_optimizer in ((net, optimizer), (other, others)):
+                    its_optimizer.zero_grad()
+                    mean_loss(model, x, y).backward()
+                    its_optimizer.step()
+    assert fleet.samples == 96
+    assert scheduler.get_last_lr() == [0.0]
+    assert not any(torch.equal(before, flat(model)) for before, model in zip(began, (net, other), strict=True))

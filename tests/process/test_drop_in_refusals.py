@@ -61,7 +61,7 @@ def test_unknown_names_are_refused() -> None:
 
 def test_a_fleet_without_a_model_is_refused() -> None:
     with ownpace.join() as fleet:
-        for call in (lambda: fleet.batches(Numbers(8), 8), lambda: fleet.evaluate(flat)):
+        for call in (lambda: next(iter(fleet.batches(Numbers(8), 8))), lambda: fleet.evaluate(flat)):
             with pytest.raises(ownpace.InputError, match=r"call fleet\.wrap"):
                 call()
 

@@ -269,11 +269,9 @@ class Joined(BetweenRanks):
             sharded: A stream is already another one on each worker: each takes all of its own.
             **loader: For torch's DataLoader: num_workers, collate_fn …
         """
-        if self._wrapped is None:
-            raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before it")
         order = sampling, shuffle, sampler, drop_last, sharded
         asked = Asked(batch_size, micro_batch, epochs, updates, samples, *order, loader)
-        return Batches(Loops(self._run, self._wrapped, self._progress, self._digests), read_data(data, asked))
+        return Batches(Loops(self._run, lambda: self._wrapped, self._progress, self._digests), read_data(data, asked))
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run needs to go on later, on as many ranks as it then has: plain values and tensors.

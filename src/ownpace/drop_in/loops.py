@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -59,11 +59,15 @@ class LoopPlan:
 class Loops:
     """What `Batches` needs of the fleet."""
 
-    def __init__(self, run: LoopRun, wrapped: Wrapped, progress: FleetProgress, digests: SampleDigests) -> None:
+    def __init__(
+        self, run: LoopRun, wrapped: Callable[[], Wrapped | None], progress: FleetProgress, digests: SampleDigests
+    ) -> None:
         self._run = run
         self._progress = progress
         self._epochs: int | None = None
         self._was_stopped = False
+        # Asked for when a loop begins: a script may make its batches before it wraps its models, to schedule by their
+        # number, or between one model and the next.
         self._wrapped = wrapped
         self.digests = digests
 
@@ -95,7 +99,9 @@ class Loops:
             alike: What must be the same on all ranks.
             dealt: The places that it deals out.
         """
-        run, wrapped = self._run, self._wrapped
+        run, wrapped = self._run, self._wrapped()
+        if wrapped is None:
+            raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before the loop")
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
         run.presence.begin_loop(alike)
         if not run.is_open:
