@@ -28,9 +28,9 @@ def learn(
         seen += indices.tolist()
         if number == skip:
             continue
-        optimizer.zero_grad()
         mean_loss(net, x, y).backward()
         optimizer.step()
+        optimizer.zero_grad()
         if number + 1 == stop:
             return seen, fleet.state_dict()
     return seen, None
