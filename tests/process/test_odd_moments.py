@@ -186,3 +186,17 @@ def test_two_ranks_at_odd_moments(start: Start, tmp_path: Path) -> None:
     # A rank that never steps a model itself sees the steps of the others.
     assert len(set(ranks[0]["seen"])) > 1
     assert all("gradients were changed" in refusal for rank in ranks for refusal in rank["refusals"])
+
+
+def test_a_schedule_does_not_count_a_broken_round_twice() -> None:
+    state = None
+    for stop in (14, None):  # within the second round of eight steps, which is made again
+        fleet, net, optimizer = fleet_of("local", steps=8)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+        with fleet:
+            fleet.wrap(net, optimizer, scheduler=schedule)
+            if state is not None:
+                fleet.load_state_dict(state)
+                assert schedule.last_epoch == 14
+            _, state = learn(fleet, net, optimizer, stop=stop)
+    assert schedule.last_epoch == SIZE // 4
