@@ -35,6 +35,21 @@ def touched(how: str, *, overlap: bool | None) -> torch.Tensor:
     return flat(net)
 
 
+def skipped(*, overlap: bool | None) -> torch.Tensor:
+    """A loop that throws a gradient away, long after the first steps."""
+    torch.manual_seed(1)
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(net, optimizer, overlap=overlap)
+        for number, (x,) in enumerate(fleet.batches(SHIFTED, 4, sampling="shards")):
+            net(x).square().mean().backward()
+            if number != 6:
+                optimizer.step()
+            optimizer.zero_grad()
+    return flat(net)
+
+
 def refusal(how: str) -> str:
     try:
         touched(how, overlap=True)
@@ -70,6 +85,7 @@ def main() -> None:
     found = {
         how: float((touched(how, overlap=False) - touched(how, overlap=None)).abs().max()) for how in ("data", "other")
     }
+    found["skipped"] = float((skipped(overlap=False) - skipped(overlap=None)).abs().max())
     seen = generator_seen_by_others()
     refusals = [refusal(how) for how in ("data", "other")]
     Path(sys.argv[2], f"{RANK}.json").write_text(json.dumps({"off": found, "seen": seen, "refusals": refusals}))

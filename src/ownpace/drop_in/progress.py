@@ -47,7 +47,7 @@ class FleetProgress:
         self.position = 0.0
         """Of schedules that go on with every update."""
         self._known = 0.0
-        """The same by updates alone, without local steps since the latest: a run that goes on later makes them again."""
+        """The same without local steps since the latest update: a run that goes on later makes them again."""
         self._before = _Before()
         self._resumed: Mapping[str, float] | None = None
         self._scheduled = 0.0

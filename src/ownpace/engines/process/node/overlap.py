@@ -28,6 +28,7 @@ class Overlap:
     def __init__(self, user: UserParameters, decided: bool | None) -> None:
         self._user = user
         self._is_on = decided if len(user.pairs) == 1 else False
+        self._is_decided = decided is not None
         self._clean_steps = 0
         self._seen: dict[int, Seen | None] = {}
         self._sent = 0
@@ -60,7 +61,11 @@ class Overlap:
     def batch(self) -> None:
         """Another batch is handed out."""
         if self.sender is not None and self.sender.has_begun:
-            raise no_overlap("two batches were taken before optimizer.step")
+            if self._is_decided or self.sender.buckets.launched:
+                raise no_overlap("two batches were taken before optimizer.step")
+            # Nothing has left, and the user has not asked for it: a batch that is skipped, say, ends it.
+            self.sender = None
+            self.turn_off()
         self.sender = None  # the batch before was skipped: nothing of it has left
         self._batches += 1
 
