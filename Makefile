@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EPOCHS ?= 28
 
-.PHONY: help demo test test-slow check format coverage journeys bench claims clean pages
+.PHONY: help demo test test-slow test-integrations check format coverage journeys bench claims clean pages
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -20,6 +20,15 @@ demo: .venv/ready  ## four algorithms on four processes of different pace, each 
 
 test-slow: .venv/ready  ## the tests that take long
 	$(BIN)/python -m pytest -q -n 2 -m slow
+
+# In an environment of its own: the frameworks are not needed for anything else.
+.venv-integrations/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-integrations
+	.venv-integrations/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lightning,hf]'
+	@touch $@
+
+test-integrations: .venv-integrations/ready  ## those of Lightning, Fabric, Transformers and Accelerate
+	.venv-integrations/bin/python -m pytest -q -n 2 -m slow tests/integrations
 
 test: check  ## checks and all tests but the slow ones
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -65,4 +74,4 @@ pages: .venv/ready  ## write what documentation pages take from the modules
 	$(BIN)/python scripts/pages.py
 
 clean:  ## remove the environment and all results
-	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf .venv .venv-integrations runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -18,8 +18,9 @@ SHIFTED = torch.utils.data.TensorDataset(torch.randn(80, 2, generator=torch.Gene
 def touched(how: str, *, overlap: bool | None) -> torch.Tensor:
     """A loop that changes gradients in ways that torch does not count."""
     torch.manual_seed(1)
-    net = nn.Sequential(nn.Linear(2, 8), nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    # Several buckets: in one, nothing would leave early.
+    net = nn.Sequential(nn.Linear(2, 1100), nn.Linear(1100, 1100), nn.Linear(1100, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
     with ownpace.join("sync", quiet=True) as fleet:
         fleet.wrap(net, optimizer, overlap=overlap)
         for (x,) in fleet.batches(SHIFTED, 4, sampling="shards"):

@@ -82,6 +82,7 @@ class Batches:
         known = math.inf if self._known is None else self._known
         return LoopPlan(
             batch_size=data.batch_size,
+            micro_batch=data.micro_batch,
             places=places,
             samples=min(known, places),
             epoch_samples=math.inf if data.size is None or data.sharded else data.size,

@@ -50,9 +50,9 @@ class Checkpoint:
             "ownpace": _FORMAT,
             "rank": run.rank,
             **{name: [_copied(part.state_dict()) for part in parts] for name, parts in self._parts.items()},
-            "kept": {name: tensor.clone() for name, tensor in run.kept.items()},
+            "kept": {name: tensor.clone() for name, tensor in run.data.kept.items()},
             "progress": self._progress.state_dict(),
-            "loop": run.latest,
+            "loop": run.data.latest,
             "began": self._progress.loop_state(),
             "left": None if left is None else torch.tensor(left, dtype=torch.int64).reshape(-1, 2),
             "generators": states_to_plain(read_states()),
@@ -66,6 +66,8 @@ class Checkpoint:
         """
         if not isinstance(state, Mapping) or state.get("ownpace") != _FORMAT:
             raise InputError("this is not a state of fleet.state_dict(); for a model's own, use model.load_state_dict")
+        if self._run.is_open:
+            raise InputError("a checkpoint was loaded after the first loop over fleet.batches; load it before")
         for name, parts in self._parts.items():
             if len(state[name]) != len(parts):
                 raise InputError(
@@ -79,7 +81,7 @@ class Checkpoint:
         left = None if state["left"] is None else [(int(first), int(stop)) for first, stop in state["left"].tolist()]
         if left is not None:
             self._progress.resume_loop(state["began"])
-        self._run.go_on_from(int(state["loop"]), left, state["kept"], _words(state))
+        self._run.data.go_on_from(int(state["loop"]), left, state["kept"], _words(state))
         # A rank's own: on another one, two ranks would draw the same numbers.
         if state["rank"] == self._run.rank:
             set_states(states_from_plain(state["generators"]))

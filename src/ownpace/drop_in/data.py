@@ -46,6 +46,7 @@ class Asked:
     """The arguments of `fleet.batches`, but for the data, in their order."""
 
     batch_size: int | None = None
+    micro_batch: int | None = None
     epochs: int | None = None
     updates: int | None = None
     samples: int | None = None
@@ -60,7 +61,8 @@ class Asked:
         """Raise for what can never be right."""
         if self.sampling not in get_args(Sampling):
             raise unknown("sampling", self.sampling, get_args(Sampling))
-        positive(batch_size=self.batch_size, epochs=self.epochs, updates=self.updates, samples=self.samples)
+        positive(batch_size=self.batch_size, micro_batch=self.micro_batch)
+        positive(epochs=self.epochs, updates=self.updates, samples=self.samples)
         for name in self.loader:
             if name == "batch_sampler":
                 raise InputError(
@@ -87,6 +89,8 @@ class Data:
     kind: Kind
     dataset: Any
     batch_size: int
+    micro_batch: int | None
+    """Samples of one batch at most, where several make up `batch_size`."""
     epochs: int | None
     """None: without end, until something else ends the loop."""
     updates: int | None
@@ -130,6 +134,7 @@ def read_data(data: Any, asked: Asked) -> Data:
         kind=kind,
         dataset=data,
         batch_size=asked.batch_size,
+        micro_batch=None if asked.micro_batch is None else min(asked.batch_size, asked.micro_batch),
         epochs=epochs,
         updates=asked.updates,
         samples=asked.samples,

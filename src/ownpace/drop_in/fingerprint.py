@@ -20,6 +20,7 @@ def fingerprint_of(data: Data, order: Order, digests: SampleDigests) -> dict[str
         "kind of data": KINDS[data.kind],
         "number of samples": "unknown" if size is None else str(size),
         "batch size": str(data.batch_size),
+        "micro-batch": str(data.micro_batch or data.batch_size),
         "epochs": "no number" if data.epochs is None else str(data.epochs),
         "sampling": "sharded" if data.sharded else data.sampling,
         "order": _order_in_words(data, order),

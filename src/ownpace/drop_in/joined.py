@@ -234,6 +234,7 @@ class Joined(BetweenRanks):
         data: Any,
         batch_size: int | None = None,
         *,
+        micro_batch: int | None = None,
         epochs: int | None = None,
         updates: int | None = None,
         samples: int | None = None,
@@ -256,21 +257,22 @@ class Joined(BetweenRanks):
                 item goes to one worker; or a function that makes a batch, called with the number of samples if it
                 takes `batch_size`, and with random numbers of its own for every batch.
             batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
+            micro_batch: Samples of one batch at most: then `batch_size` comes in several, each with its own `step()`.
             epochs: How often to go through the data (None: once, or without end where `updates` or `samples` is given).
             updates: End after so many updates of the fleet, on all ranks after the same one. Where a sum is always
                 under way, it is still applied: one update more. Where servers make updates, so are gradients under way.
             samples: End after so many samples of the fleet.
-            sampling: `queue`: every sample exactly once per epoch, at any pace; `iid`: with replacement; `shards`: each
-                worker its own equal part.
+            sampling: `queue`: every sample once per epoch, at any pace; `iid`: with replacement; `shards`: equal parts.
             shuffle: False: in the order of the data (None: as the DataLoader does; of anything else, True).
             sampler: Gives the order of the indices, which must be the same on every worker.
             drop_last: Leave out what does not fill a batch.
             sharded: A stream is already another one on each worker: each takes all of its own.
-            **loader: For torch's DataLoader: num_workers, collate_fn, pin_memory …
+            **loader: For torch's DataLoader: num_workers, collate_fn …
         """
         if self._wrapped is None:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before it")
-        asked = Asked(batch_size, epochs, updates, samples, sampling, shuffle, sampler, drop_last, sharded, loader)
+        order = sampling, shuffle, sampler, drop_last, sharded
+        asked = Asked(batch_size, micro_batch, epochs, updates, samples, *order, loader)
         return Batches(Loops(self._run, self._wrapped, self._progress, self._digests), read_data(data, asked))
 
     def state_dict(self) -> dict[str, Any]:

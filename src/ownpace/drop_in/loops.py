@@ -52,6 +52,8 @@ class LoopPlan:
     """How many passes are complete when the data has ended (None: by the samples of one)."""
     updates: int | None
     """It ends after so many (None: after any number)."""
+    micro_batch: int | None = None
+    """Samples of one batch, where an algorithm does not say (None: all that it contributes to an update)."""
 
 
 class Loops:
@@ -73,7 +75,7 @@ class Loops:
     @property
     def next_number(self) -> int:
         """That of the loop that begins next."""
-        return self._run.generation + 1
+        return self._run.data.generation + 1
 
     def check_free(self) -> None:
         """Raise if a loop runs."""
@@ -83,7 +85,7 @@ class Loops:
     @property
     def resumed(self) -> Sequence[Places] | None:
         """What a checkpoint has left of the loop that begins next."""
-        return self._run.resumed
+        return self._run.data.resumed
 
     def begin(self, plan: LoopPlan, alike: dict[str, str], dealt: Sequence[Places]) -> int:
         """Begin a loop over these places, when all ranks do, with the same of what must be alike; returns its number.
@@ -104,8 +106,9 @@ class Loops:
         self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
         self._epochs, self._was_stopped = plan.epochs, False
         updates = math.inf if plan.updates is None else max(0, plan.updates - self._progress.updates_in_loop)
-        number = run.begin_loop(plan.batch_size, plan.places, updates)
-        run.dealt = dealt
+        sizes = plan.batch_size, plan.micro_batch or plan.batch_size
+        number = run.begin_loop(sizes, plan.places, updates)
+        run.data.dealt = dealt
         run.loop.is_running = True
         return number
 

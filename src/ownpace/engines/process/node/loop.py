@@ -73,7 +73,7 @@ class UserLoop:
         return self._worker.micro_batch if self._source.asked is None else self._source.asked.samples
 
     def begin(
-        self, algorithm: Algorithm, generation: int, batch_size: int, samples: float, updates: float = math.inf
+        self, algorithm: Algorithm, generation: int, sizes: tuple[int, int], samples: float, updates: float = math.inf
     ) -> None:
         """Let the algorithm learn from this many samples, in at most about this many updates."""
         worker = self._worker
@@ -82,7 +82,7 @@ class UserLoop:
         self.overlap.put_hooks()
         # Before the coroutine starts: its first message must carry the new generation's number.
         worker.begin(generation)
-        worker.batch_size = worker.micro_batch = batch_size
+        worker.batch_size, worker.micro_batch = sizes
         self._point.begin()
         self._stays = False
         progress = worker.progress

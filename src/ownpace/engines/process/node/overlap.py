@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 from ownpace.core.learning.flat import Layout
 from ownpace.engines.process.node.layer_sender import LayerSender, Seen, no_overlap
 from ownpace.engines.process.node.user_parameters import UserParameters
-from ownpace.engines.process.talk.collectives import GroupCollectives
+from ownpace.engines.process.talk.collectives import GroupCollectives, divide
 
 _WATCHED_STEPS = 3
 """How many steps in a row must leave gradients alone before they are sent early."""
@@ -27,8 +27,11 @@ class Overlap:
 
     def __init__(self, user: UserParameters, decided: bool | None) -> None:
         self._user = user
-        self._is_on = decided if len(user.pairs) == 1 else False
+        self._is_on = decided
         self._is_decided = decided is not None
+        # In one bucket, all leaves with the header, which is written at the step; watching layers would only cost time.
+        if len(user.pairs) > 1 or len(divide(user.layout, user.values.element_size())) == 1:
+            self._is_on = False
         self._clean_steps = 0
         self._seen: dict[int, Seen | None] = {}
         self._sent = 0

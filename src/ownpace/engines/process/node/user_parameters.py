@@ -46,7 +46,9 @@ class UserParameters:
                 self._narrow.append((parameter, view))
         self._spans = self._make_spans()
         self._settings = GroupSettings(with_groups(pairs))
+        # In the same memory at every step: the gradients that the optimizers see are views of it.
         self._mean: Tensor | None = None
+        self._mean_views: list[Tensor] = []
         # Not a number: it has the vector's type, so that half precision is multiplied in that.
         self._zero = self.values.new_zeros(())
 
@@ -163,15 +165,19 @@ class UserParameters:
         """Let the `.grad`s be the means of a sum; layers without a gradient have none."""
         if self._mean is None:
             self._mean = torch.empty_like(self.values)
-        # Into the same memory at every step: the gradients that the optimizers see are views of it.
+            self._mean_views = self.layout.views(self._mean)
         mean = self._mean
         for number, (_, span) in enumerate(self._spans):
             samples = gradient.samples_of(number)
             if samples:
                 torch.div(gradient.total[span], samples, out=mean[span])
                 self.clip(mean[span], number)
+        if not gradient.partial and not self._narrow:  # as nearly always
+            for parameter, view in zip(self.parameters, self._mean_views, strict=True):
+                parameter.grad = view
+            return
         absent = self.layout.absent(gradient.total) if gradient.partial else [False] * len(self.parameters)
-        for parameter, view, none in zip(self.parameters, self.layout.views(mean), absent, strict=True):
+        for parameter, view, none in zip(self.parameters, self._mean_views, absent, strict=True):
             parameter.grad = None if none else view if view.dtype == parameter.dtype else view.to(parameter.dtype)
 
     def set_settings(self, settings: Sequence[float]) -> None:

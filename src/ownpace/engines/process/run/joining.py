@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.claims import Places, left_of
+from ownpace.core.learning.claims import Places
 from ownpace.engines.job import OnProgress
+from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
 from ownpace.engines.process.node.nodes import ProcessWorker
@@ -24,14 +24,14 @@ from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
-from ownpace.engines.process.run.node_main import end_worker, share_parameters
+from ownpace.engines.process.run.loop_data import LoopData
+from ownpace.engines.process.run.node_main import end_worker
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.sharing import (
     agree,
-    give_to_servers,
-    share_others,
+    begin_alike,
     shared_counter,
     take_from_servers,
 )
@@ -83,17 +83,8 @@ class LoopRun:
         self._alone = alone
         self._stack = ExitStack()
         self._opened: _Open | None = None
-        self.generation = 0
         self._is_unchecked = False
-        """The number of the latest loop."""
-        self.dealt: Sequence[Places] | None = None
-        """The places of its data that the running loop deals out."""
-        self.resumed: Sequence[Places] | None = None
-        """What a checkpoint has left of the loop that begins next."""
-        self.kept: dict[str, Tensor] = {}
-        """What the algorithm keeps from loop to loop."""
-        self._first_sample = 0
-        self._checkpoint = "none"
+        self.data = LoopData()
         self.has_met = False
         """Whether the other ranks are there."""
         self.is_over = False
@@ -146,14 +137,13 @@ class LoopRun:
         """
         with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
             session, connection, worker = self._enter(stack, model, user, batch_size)
-            worker.kept = self.kept
+            keep_large_blocks()  # a buffer for every sum: as in a complete run
+            worker.kept = self.data.kept
             worker.learner.on_progress = lambda local: self.on_progress(worker.progress, local)
             loop = UserLoop(worker, user, overlap=overlap)
-            hooks = stack.enter_context(ExitStack())
-            hooks.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
-            hooks.callback(loop.let_go)
+            hooks = stack.enter_context(_hooks(model, user, loop))
             fingerprint = session.terms.fingerprint(
-                **alike, seed=self._options.seed, checkpoint=self._checkpoint, **user_words(user)
+                **alike, seed=self._options.seed, checkpoint=self.data.checkpoint, **user_words(user)
             )
             connection.introduce(worker, fingerprint)
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
@@ -166,12 +156,7 @@ class LoopRun:
             )
             stack.callback(counters.close)
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
-            if worker.rank == 0:
-                give_to_servers(worker, user.pairs[0])  # before the parameters, with which a server is prepared
-            user.take_in()
-            share_parameters(worker)
-            user.overwrite(user.values)
-            share_others(worker, [*model.buffers(), *user.others])
+            begin_alike(worker, user, model)
             connection.start_together(worker, spans_hosts=session.spans_hosts)
             counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
             self._opened = _Open(session, worker, loop, counters, model, user, hooks)
@@ -219,42 +204,25 @@ class LoopRun:
         layers = [layer.name for layer in terms.layers]
         return HubConfig(header, layers, emit, self._options.on_progress)
 
-    def begin_loop(self, batch_size: int, samples: float, updates: float = math.inf) -> int:
+    def begin_loop(self, sizes: tuple[int, int], samples: float, updates: float = math.inf) -> int:
         """Begin a loop over this many samples: a generation of the run. Returns its number.
+
+        `sizes` are those of what a worker contributes to an update, and of one batch.
 
         It also ends after this many updates: on all ranks after the same one; where servers make them, a worker's
         gradient that is under way by then is still applied.
         """
-        self.generation += 1
-        self._first_sample = self._opened.worker.progress.samples if self._opened is not None else 0
-        self.resumed = None
-        self.loop.begin(self._options.algorithm, self.generation, batch_size, samples, updates)
-        return self.generation
-
-    def go_on_from(self, loop: int, left: Sequence[Places] | None, kept: Mapping[str, Tensor], words: str) -> None:
-        """Go on from a checkpoint: after this loop, or within it, if something is left of it.
-
-        `words` describe the checkpoint: all ranks must have loaded the same.
-        """
-        if self.is_open:
-            raise InputError("a checkpoint was loaded after the first loop over fleet.batches; load it before")
-        self.generation = loop if left is None else loop - 1
-        self.resumed, self._checkpoint = left, words
-        self.kept.update(kept)
-
-    @property
-    def latest(self) -> int:
-        """The number of the loop that runs or is to be gone on with; else, of the latest one."""
-        return self.generation if self.resumed is None else self.generation + 1
+        assert self._opened is not None
+        number = self.data.begin_loop(self._opened.worker)
+        self.loop.begin(self._options.algorithm, number, sizes, samples, updates)
+        return number
 
     def left(self) -> list[Places] | None:
-        """The places that the running loop has still to learn from, after the latest update here; None: none runs."""
-        if self.dealt is None or self._opened is None:
-            return None if self.resumed is None else list(self.resumed)
-        worker = self._opened.worker
-        samples = worker.progress.samples - self._first_sample
-        claims = self.counters.claims(self.generation, self.num_workers)
-        return left_of(self.dealt, claims, worker.learner.used, samples)
+        """The places that the running loop has still to learn from; None: none runs, and no checkpoint waits."""
+        if self.data.dealt is None or self._opened is None:
+            return None if self.data.resumed is None else list(self.data.resumed)
+        claims = self.counters.claims(self.data.generation, self.num_workers)
+        return self.data.left(self._opened.worker, claims)
 
     @property
     def counters(self) -> Counters:
@@ -271,15 +239,15 @@ class LoopRun:
         if self.is_over or self.loop.has_failed:
             return False
         self.presence.check()  # before the store is asked for anything: it may be gone, too
-        count_left = shared_counter(self.store, f"left/{self.generation}")
+        count_left = shared_counter(self.store, f"left/{self.data.generation}")
         if stop:
             count_left(1)  # before the others can hear of it: they look when their part has ended
             self.loop.tell_to_stop()
-        self.loop.finish(shared_counter(self.store, f"ended/{self.generation}"))
+        self.loop.finish(shared_counter(self.store, f"ended/{self.data.generation}"))
         assert self._opened is not None
         agree(self._opened.worker, self._opened.model)
         self.on_progress(self._opened.worker.progress, 0)
-        self.dealt = None
+        self.data.dealt = None
         self._is_unchecked = stop  # a loop that was left cannot raise any more: its iterator is being thrown away
         if not stop:
             self.loop.check()
@@ -359,6 +327,14 @@ class LoopRun:
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
         return [] if self._opened is None else end_worker(self._opened.worker)
+
+
+def _hooks(model: nn.Module, user: UserParameters, loop: UserLoop) -> ExitStack:
+    """What is put on a user's models; closed, they are free of it."""
+    with ExitStack() as stack:
+        stack.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
+        stack.callback(loop.let_go)
+        return stack.pop_all()
 
 
 def _ignore(*what: object) -> None:

@@ -11,11 +11,23 @@ from ownpace.engines.process.node.model_point import held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.user_pair import UserPair
+from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.run.node_main import share_parameters
 from ownpace.engines.process.talk.control import PullState, StatePart
 from ownpace.engines.process.talk.store import KeyValues
 from ownpace.engines.process.talk.wire import Packet
 
 _COUNTS = (torch.int32, torch.int64)
+
+
+def begin_alike(worker: ProcessWorker, user: UserParameters, model: nn.Module) -> None:
+    """Let all workers and servers begin with what rank 0 has."""
+    if worker.rank == 0:
+        give_to_servers(worker, user.pairs[0])  # before the parameters, with which a server is prepared
+    user.take_in()
+    share_parameters(worker)
+    user.overwrite(user.values)
+    share_others(worker, [*model.buffers(), *user.others])
 
 
 def share_others(worker: ProcessWorker, tensors: Iterable[Tensor]) -> None:

@@ -7,16 +7,20 @@ import torch
 from torch import nn
 
 from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.flat import Layout
 from ownpace.engines.process.node.overlap import Overlap
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.node.user_parameters import UserParameters
 
+WIDTH = 1100
+"""Two layers of this width fill two buckets."""
+
 
 class Script:
-    """A loop that has wrapped a small net."""
+    """A loop that has wrapped a net of two buckets."""
 
     def __init__(self, decided: bool | None) -> None:
-        self.net = nn.Linear(3, 2)
+        self.net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
         optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
         self.overlap = Overlap(UserParameters([UserPair(self.net, optimizer)]), decided)
         self.overlap.put_hooks()
@@ -26,7 +30,7 @@ class Script:
         for _ in range(batches):
             self.overlap.batch()
             for _ in range(passes):
-                self.net(torch.ones(1, 3)).sum().backward()
+                self.net(torch.ones(1, WIDTH)).sum().backward()
         if clip:
             torch.nn.utils.clip_grad_norm_(self.net.parameters(), 0.1)
         self.overlap.stepped(is_scaled=scaled)
@@ -39,12 +43,10 @@ class Script:
             alone = False
 
             def buffer(self):
-                return torch.empty(8)
+                return torch.empty(2 * WIDTH * (WIDTH + 1))
 
             def values(self, buffer):
                 return buffer
-
-        from ownpace.core.learning.flat import Layout
 
         self.overlap.send(Group(), Layout(self.net), 4)  # type: ignore[arg-type]
         sender, self.overlap.sender = self.overlap.sender, None
@@ -75,6 +77,15 @@ def test_accumulating_turns_it_off():
     assert script.sends_early
     script.overlap.turn_off()
     assert not script.sends_early
+
+
+def test_a_net_in_one_bucket_is_not_watched():
+    net = nn.Linear(3, 2)
+    overlap = Overlap(UserParameters([UserPair(net, torch.optim.SGD(net.parameters(), lr=0.1))]), True)
+    overlap.put_hooks()
+    net(torch.ones(1, 3)).sum().backward()
+    assert overlap.sender is None
+    assert not net.weight._post_accumulate_grad_hooks
 
 
 def test_two_models_are_never_sent_early():

@@ -1,0 +1,50 @@
+"""What the loops of a run deal out, what is left of it, and what a checkpoint has left of an earlier run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from ownpace.core.learning.claims import Claim, Places, left_of
+from ownpace.engines.process.node.nodes import ProcessWorker
+
+
+class LoopData:
+    """How far the data of a run has been dealt out and learnt from."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        """The number of the latest loop."""
+        self.dealt: Sequence[Places] | None = None
+        """The places of its data that the running loop deals out."""
+        self.resumed: Sequence[Places] | None = None
+        """What a checkpoint has left of the loop that begins next."""
+        self.kept: dict[str, Tensor] = {}
+        """What the algorithm keeps from loop to loop."""
+        self.checkpoint = "none"
+        """In words, where this run goes on from: all ranks must have loaded the same."""
+        self._first_sample = 0
+
+    def go_on_from(self, loop: int, left: Sequence[Places] | None, kept: Mapping[str, Tensor], words: str) -> None:
+        """Go on from a checkpoint, which `words` describe: after that loop, or within it, if something is left."""
+        self.generation = loop if left is None else loop - 1
+        self.resumed, self.checkpoint = left, words
+        self.kept.update(kept)
+
+    @property
+    def latest(self) -> int:
+        """The number of the loop that runs or is to be gone on with; else, of the latest one."""
+        return self.generation if self.resumed is None else self.generation + 1
+
+    def begin_loop(self, worker: ProcessWorker) -> int:
+        """A loop begins; returns its number."""
+        self.generation += 1
+        self._first_sample = worker.progress.samples
+        self.resumed = None
+        return self.generation
+
+    def left(self, worker: ProcessWorker, claims: Sequence[Claim]) -> list[Places]:
+        """The places that the running loop has still to learn from, after the latest update that is known here."""
+        assert self.dealt is not None
+        return left_of(self.dealt, claims, worker.learner.used, worker.progress.samples - self._first_sample)
