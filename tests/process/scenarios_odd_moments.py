@@ -18,8 +18,9 @@ SHIFTED = torch.utils.data.TensorDataset(torch.randn(80, 2, generator=torch.Gene
 def touched(how: str, *, overlap: bool | None) -> torch.Tensor:
     """A loop that changes gradients in ways that torch does not count."""
     torch.manual_seed(1)
-    net = nn.Sequential(nn.Linear(2, 8), nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    # Several buckets: in one, nothing would leave early.
+    net = nn.Sequential(nn.Linear(2, 1100), nn.Linear(1100, 1100), nn.Linear(1100, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
     with ownpace.join("sync", quiet=True) as fleet:
         fleet.wrap(net, optimizer, overlap=overlap)
         for (x,) in fleet.batches(SHIFTED, 4, sampling="shards"):
@@ -32,6 +33,21 @@ def touched(how: str, *, overlap: bool | None) -> torch.Tensor:
                 else:
                     parameter.grad = parameter.grad.clamp(-0.01, 0.01)
             optimizer.step()
+    return flat(net)
+
+
+def skipped(*, overlap: bool | None) -> torch.Tensor:
+    """A loop that throws a gradient away, long after the first steps."""
+    torch.manual_seed(1)
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(net, optimizer, overlap=overlap)
+        for number, (x,) in enumerate(fleet.batches(SHIFTED, 4, sampling="shards")):
+            net(x).square().mean().backward()
+            if number != 6:
+                optimizer.step()
+            optimizer.zero_grad()
     return flat(net)
 
 
@@ -70,6 +86,7 @@ def main() -> None:
     found = {
         how: float((touched(how, overlap=False) - touched(how, overlap=None)).abs().max()) for how in ("data", "other")
     }
+    found["skipped"] = float((skipped(overlap=False) - skipped(overlap=None)).abs().max())
     seen = generator_seen_by_others()
     refusals = [refusal(how) for how in ("data", "other")]
     Path(sys.argv[2], f"{RANK}.json").write_text(json.dumps({"off": found, "seen": seen, "refusals": refusals}))

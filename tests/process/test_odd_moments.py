@@ -28,9 +28,9 @@ def learn(
         seen += indices.tolist()
         if number == skip:
             continue
-        optimizer.zero_grad()
         mean_loss(net, x, y).backward()
         optimizer.step()
+        optimizer.zero_grad()
         if number + 1 == stop:
             return seen, fleet.state_dict()
     return seen, None
@@ -182,7 +182,21 @@ def test_a_schedule_steps_again_after_unwrap() -> None:
 
 def test_two_ranks_at_odd_moments(start: Start, tmp_path: Path) -> None:
     ranks = run("everything", start, tmp_path, "tests.process.scenarios_odd_moments")
-    assert [rank["off"] for rank in ranks] == [{"data": 0, "other": 0}] * 2
+    assert [rank["off"] for rank in ranks] == [{"data": 0, "other": 0, "skipped": 0}] * 2
     # A rank that never steps a model itself sees the steps of the others.
     assert len(set(ranks[0]["seen"])) > 1
     assert all("gradients were changed" in refusal for rank in ranks for refusal in rank["refusals"])
+
+
+def test_a_schedule_does_not_count_a_broken_round_twice() -> None:
+    state = None
+    for stop in (14, None):  # within the second round of eight steps, which is made again
+        fleet, net, optimizer = fleet_of("local", steps=8)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+        with fleet:
+            fleet.wrap(net, optimizer, scheduler=schedule)
+            if state is not None:
+                fleet.load_state_dict(state)
+                assert schedule.last_epoch == 14
+            _, state = learn(fleet, net, optimizer, stop=stop)
+    assert schedule.last_epoch == SIZE // 4

@@ -46,6 +46,8 @@ class FleetProgress:
         """The largest batch size of all loops."""
         self.position = 0.0
         """Of schedules that go on with every update."""
+        self._known = 0.0
+        """The same without local steps since the latest update: a run that goes on later makes them again."""
         self._before = _Before()
         self._resumed: Mapping[str, float] | None = None
         self._scheduled = 0.0
@@ -78,16 +80,18 @@ class FleetProgress:
         self._scheduled = progress.scheduled
         ahead = self._local.samples_of_all(local_samples, progress.samples)
         # Never beyond the data: what others do in this round is a guess.
-        scheduled = min(self._scheduled - loop.first_scheduled + ahead, loop.all_samples)
+        known = self._scheduled - loop.first_scheduled
+        scheduled = min(known + ahead, loop.all_samples)
         self.updates, self.samples = before.updates + progress.version, before.samples + progress.samples
         self.position = loop.first_position + scheduled / loop.update_samples
+        self._known = loop.first_position + min(known, loop.all_samples) / loop.update_samples
         self.epoch = loop.first_epoch + int((self.samples - loop.first_sample) // loop.epoch_samples)
         self._tell()
 
     def end_loop(self, epochs: int | None) -> None:
         """The loop has ended; after this many passes over the data, if it was not left before its end."""
         # A last update of fewer samples is a step of an ordinary loop, too.
-        self.position = float(math.ceil(self.position - _ROUNDING))
+        self.position = self._known = float(math.ceil(self.position - _ROUNDING))
         if epochs is not None:
             # Samples may have been dropped on the way (a GradScaler skips steps); the pass is complete all the same.
             self.epoch = self._loop.first_epoch + epochs
@@ -99,7 +103,8 @@ class FleetProgress:
             "updates": self.updates,
             "samples": self.samples,
             "epoch": self.epoch,
-            "position": self.position,
+            "position": self._known,
+            "scheduled": self.position,
         }
 
     @property
@@ -122,9 +127,12 @@ class FleetProgress:
         """Go on counting from there, before the first loop. Schedules that follow have their own state."""
         self._before = _Before(int(state["updates"]), int(state["samples"]))
         self.updates, self.samples = self._before.updates, self._before.samples
-        self.epoch, self.position = int(state["epoch"]), float(state["position"])
+        self.epoch, self._known = int(state["epoch"]), float(state["position"])
+        # Schedules are where local steps had led; they go on when the fleet is there again.
+        self.position = float(state["scheduled"])
         for schedule in self._schedules:
             schedule.stay()
+        self.position = self._known
 
     def _tell(self) -> None:
         for schedule in self._schedules:

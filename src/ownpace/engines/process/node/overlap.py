@@ -28,6 +28,7 @@ class Overlap:
     def __init__(self, user: UserParameters, decided: bool | None) -> None:
         self._user = user
         self._is_on = decided
+        self._is_decided = decided is not None
         # In one bucket, all leaves with the header, which is written at the step; watching layers would only cost time.
         if len(user.pairs) > 1 or len(divide(user.layout, user.values.element_size())) == 1:
             self._is_on = False
@@ -63,7 +64,11 @@ class Overlap:
     def batch(self) -> None:
         """Another batch is handed out."""
         if self.sender is not None and self.sender.has_begun:
-            raise no_overlap("two batches were taken before optimizer.step")
+            if self._is_decided or self.sender.buckets.launched:
+                raise no_overlap("two batches were taken before optimizer.step")
+            # Nothing has left, and the user has not asked for it: a batch that is skipped, say, ends it.
+            self.sender = None
+            self.turn_off()
         self.sender = None  # the batch before was skipped: nothing of it has left
         self._batches += 1
 
