@@ -53,6 +53,7 @@ class Checkpoint:
             "kept": {name: tensor.clone() for name, tensor in run.data.kept.items()},
             "progress": self._progress.state_dict(),
             "loop": run.data.latest,
+            "data": dict(run.data.alike),
             "began": self._progress.loop_state(),
             "left": None if left is None else torch.tensor(left, dtype=torch.int64).reshape(-1, 2),
             "generators": states_to_plain(read_states()),
@@ -81,7 +82,7 @@ class Checkpoint:
         left = None if state["left"] is None else [(int(first), int(stop)) for first, stop in state["left"].tolist()]
         if left is not None:
             self._progress.resume_loop(state["began"])
-        self._run.data.go_on_from(int(state["loop"]), left, state["kept"], _words(state))
+        self._run.data.go_on_from(int(state["loop"]), left, state["kept"], state["data"], _words(state))
         # A rank's own: on another one, two ranks would draw the same numbers.
         if state["rank"] == self._run.rank:
             set_states(states_from_plain(state["generators"]))

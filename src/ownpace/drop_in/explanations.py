@@ -12,4 +12,9 @@ def explain(error: BaseException | None) -> InputError | None:
             "a backward pass went through a graph from before the latest batch was taken or the latest step was made; "
             "begin a batch's forward pass after the step of the batch before it, and take the next one after its own"
         )
+    if isinstance(error, StopIteration):
+        return InputError(
+            "next() was called on a loop over fleet.batches that has ended: its data has, or another rank has left it; "
+            "write it as a `for` loop, with updates=… or samples=… where it has to end"
+        )
     return None

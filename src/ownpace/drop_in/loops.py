@@ -102,6 +102,7 @@ class Loops:
         run, wrapped = self._run, self._wrapped()
         if wrapped is None:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before the loop")
+        run.data.check_resumed(alike, run.num_workers)
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
         run.presence.begin_loop(alike)
         if not run.is_open:

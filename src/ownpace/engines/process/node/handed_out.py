@@ -37,8 +37,14 @@ class HandedOut:
         """The gradient of this model's samples goes out."""
         self.waiting[model] = self.new = 0
 
-    def give_up(self, but: int) -> None:
-        """The loop has ended: nothing will be learnt from the rest, but for samples that have gone out already."""
+    def give_up(self, but: int) -> int:
+        """The loop has ended: nothing will be learnt from the rest, but for samples that have gone out already.
+
+        Returns:
+            How many the rest are.
+        """
+        lost = max(0, self.new - but)
         self.waiting = [0] * len(self.waiting)
-        self.dropped += max(0, self.new - but)
+        self.dropped += lost
         self.new = 0
+        return lost

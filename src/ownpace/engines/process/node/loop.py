@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 
@@ -26,6 +27,7 @@ from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, L
 from ownpace.engines.process.node.model_point import ModelPoint, held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.overlap import Overlap
+from ownpace.engines.process.node.replica_watch import layer_checksums
 from ownpace.engines.process.node.user_parameters import UserParameters, unnoticed
 
 _NOTHING_LEFT_S = 0.002
@@ -48,6 +50,7 @@ class UserLoop:
         self._handed_out = HandedOut(len(user.pairs))
         self._begun_s = 0.0
         self._last_version = math.inf
+        self._left_at: list[int] | None = None
         self._point = ModelPoint(user)
         self._stays = False
         """Whether models are where they were before the step of another."""
@@ -86,6 +89,7 @@ class UserLoop:
         self._point.begin()
         self._stays = False
         progress = worker.progress
+        self._check_unchanged()
         self._last_version = progress.version + updates
         # With servers the coroutine goes on when the budget is spent, with batches of nothing, as it does when the data
         # has ended: a server may wait for a message from a worker that would have left. With several models, the last
@@ -95,6 +99,22 @@ class UserLoop:
         progress.last_version = self._last_version if alone else math.inf
         self._coroutine = algorithm.worker(worker)
         self._go_on()
+
+    def _check_unchanged(self) -> None:
+        """Raise if the script has written to a model that servers hold: they would not know."""
+        if (
+            self._left_at is not None
+            and layer_checksums(self._user.values, self._user.layout).tolist() != self._left_at
+        ):
+            raise InputError(
+                "the model was changed after a loop over fleet.batches, but parameter servers hold it and would not "
+                "know; change it before the first loop, or use an algorithm without servers, such as pace"
+            )
+
+    def leave(self) -> None:
+        """A loop has ended, and the model has what the servers hold."""
+        if len(self._worker.servers):
+            self._left_at = layer_checksums(self._user.values, self._user.layout).tolist()
 
     def let_go(self) -> None:
         """The model is the user's own again: no hooks on its parameters, and back from wherever it was."""
@@ -191,6 +211,7 @@ class UserLoop:
         self._handed_out.dropped = 0  # the gradient has told of them
         if brought.samples:
             self._handed_out.bring(brought.model)
+            self._user.pairs[brought.model].was_brought()
         self._go_on()
 
     def _gradient(
@@ -249,7 +270,13 @@ class UserLoop:
         """
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
         left = 0 if self.overlap.sender is None else self.overlap.sender.give_up()
-        self._handed_out.give_up(but=left)
+        lost = self._handed_out.give_up(but=left)
+        if lost and not self._worker.inbox.told_to_stop and any(pair.has_gradient for pair in self._user.pairs):
+            warnings.warn(
+                f"the loop over fleet.batches ended with {lost} samples that were accumulated, but never stepped with; "
+                "len() is an estimate, so give the last step by updates=… or after the loop's last batch",
+                stacklevel=2,
+            )
         count_ended(1)
         while self._coroutine is not None:
             assert self._source.asked is not None

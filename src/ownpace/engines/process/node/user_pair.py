@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.utils.weak import TensorWeakRef
 
 from ownpace.core.contract.errors import InputError
 from ownpace.engines.process.node.no_trace import nested
@@ -34,6 +35,7 @@ class UserPair:
         self._known = set(map(id, _all_of(optimizer)))
         # The real step: later, `optimizer.step` is what hands the gradient to the algorithm.
         self._real_step = optimizer.step
+        self._brought: list[tuple[TensorWeakRef, int] | None] = [None] * len(self.parameters)
         self._is_stepping = False
         self.is_scaled = False
         """Whether a GradScaler is about to step."""
@@ -49,8 +51,20 @@ class UserPair:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether a backward pass has left something in the `.grad`s."""
-        return any(parameter.grad is not None for parameter in self.parameters)
+        """Whether a backward pass has left something in the `.grad`s since the latest step."""
+        for parameter, brought in zip(self.parameters, self._brought, strict=True):
+            gradient = parameter.grad
+            if gradient is not None and (
+                brought is None or brought[0]() is not gradient or brought[1] != _age(gradient)
+            ):
+                return True
+        return False
+
+    def was_brought(self) -> None:
+        """The gradients have gone out. A script may zero them only after its next batch, or never."""
+        gradients = [parameter.grad for parameter in self.parameters]
+        # By weak references: their memory must not be kept when the script lets go of it.
+        self._brought = [None if one is None else (TensorWeakRef(one), _age(one)) for one in gradients]
 
     def check_count(self) -> None:
         """Raise if the optimizer was given more parameters, or lost some; quickly, for every step."""
@@ -212,6 +226,11 @@ def check_dense(name: str, gradient: Tensor) -> None:
         raise InputError(
             f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
         )
+
+
+def _age(tensor: Tensor) -> int:
+    """How often a tensor was changed in place."""
+    return tensor._version
 
 
 def _changed() -> InputError:

@@ -248,6 +248,7 @@ class LoopRun:
         agree(self._opened.worker, self._opened.model)
         self.on_progress(self._opened.worker.progress, 0)
         self.data.dealt = None
+        self.loop.leave()
         self._is_unchecked = stop  # a loop that was left cannot raise any more: its iterator is being thrown away
         if not stop:
             self.loop.check()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.claims import Claim, Places, left_of
 from ownpace.engines.process.node.nodes import ProcessWorker
 
@@ -22,20 +23,42 @@ class LoopData:
         """What a checkpoint has left of the loop that begins next."""
         self.kept: dict[str, Tensor] = {}
         """What the algorithm keeps from loop to loop."""
+        self.alike: dict[str, str] = {}
+        """What describes the data of the latest loop, or of the one in a checkpoint."""
         self.checkpoint = "none"
         """In words, where this run goes on from: all ranks must have loaded the same."""
         self._first_sample = 0
 
-    def go_on_from(self, loop: int, left: Sequence[Places] | None, kept: Mapping[str, Tensor], words: str) -> None:
+    def go_on_from(
+        self,
+        loop: int,
+        left: Sequence[Places] | None,
+        kept: Mapping[str, Tensor],
+        alike: Mapping[str, str],
+        words: str,
+    ) -> None:
         """Go on from a checkpoint, which `words` describe: after that loop, or within it, if something is left."""
         self.generation = loop if left is None else loop - 1
-        self.resumed, self.checkpoint = left, words
+        self.resumed, self.alike, self.checkpoint = left, dict(alike), words
         self.kept.update(kept)
 
     @property
     def latest(self) -> int:
         """The number of the loop that runs or is to be gone on with; else, of the latest one."""
         return self.generation if self.resumed is None else self.generation + 1
+
+    def check_resumed(self, alike: dict[str, str], num_workers: int) -> None:
+        """Raise if the loop that a checkpoint was taken in was one over other data."""
+        described = {**alike, "number of workers": str(num_workers) if alike.get("sampling") != "queue" else "any"}
+        if self.resumed is not None:
+            for name in ("kind of data", "number of samples", "sampling", "order", "number of workers"):
+                before, now = self.alike.get(name), described.get(name)
+                if before != now:
+                    raise InputError(
+                        f"the checkpoint is of a loop whose {name} was {before}, here it is {now}; go on with the "
+                        "same, or load the model and the optimizer alone, with load_state_dict of their own"
+                    )
+        self.alike = described
 
     def begin_loop(self, worker: ProcessWorker) -> int:
         """A loop begins; returns its number."""
