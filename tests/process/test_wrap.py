@@ -299,7 +299,7 @@ def test_after_a_fleet_everything_is_ordinary_again(scheduled: bool, overlap: bo
                 fleet.unwrap()
                 check_ordinary(net, optimizer, before)
                 with refused(r"call fleet\.wrap"):
-                    fleet.batches(Numbers(8), 8)
+                    next(iter(fleet.batches(Numbers(8), 8)))
         check_ordinary(net, optimizer, before)
     assert fleet.summary is not None
     save_model(net, str(tmp_path / "model.safetensors"))

@@ -35,7 +35,7 @@ class UserPair:
         self._known = set(map(id, _all_of(optimizer)))
         # The real step: later, `optimizer.step` is what hands the gradient to the algorithm.
         self._real_step = optimizer.step
-        self._brought: list[tuple[TensorWeakRef, int] | None] = [None] * len(self.parameters)
+        self._brought: tuple[TensorWeakRef, int] | None = None
         self._is_stepping = False
         self.is_scaled = False
         """Whether a GradScaler is about to step."""
@@ -52,19 +52,18 @@ class UserPair:
     @property
     def has_gradient(self) -> bool:
         """Whether a backward pass has left something in the `.grad`s since the latest step."""
-        for parameter, brought in zip(self.parameters, self._brought, strict=True):
-            gradient = parameter.grad
-            if gradient is not None and (
-                brought is None or brought[0]() is not gradient or brought[1] != _age(gradient)
-            ):
-                return True
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                brought = self._brought
+                return brought is None or brought[0]() is not parameter.grad or brought[1] != _age(parameter.grad)
         return False
 
     def was_brought(self) -> None:
         """The gradients have gone out. A script may zero them only after its next batch, or never."""
-        gradients = [parameter.grad for parameter in self.parameters]
-        # By weak references: their memory must not be kept when the script lets go of it.
-        self._brought = [None if one is None else (TensorWeakRef(one), _age(one)) for one in gradients]
+        first = next(parameter.grad for parameter in self.parameters if parameter.grad is not None)
+        # By a weak reference: its memory must not be kept when the script lets go of it. And the first stands for all,
+        # as a script that does not zero them goes back through the whole model.
+        self._brought = TensorWeakRef(first), _age(first)
 
     def check_count(self) -> None:
         """Raise if the optimizer was given more parameters, or lost some; quickly, for every step."""
