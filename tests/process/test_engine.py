@@ -174,7 +174,7 @@ CERTAIN: dict[str, tuple[str, dict[str, object]]] = {
     "sync": ("sync", {}),
     "balanced": ("balanced", {}),
     "pipe": ("pipe", {}),
-    "pace": ("pace", {"micro": "fixed", "max_batch": 16}),
+    "pace": ("pace", {"micro": "fixed", "max_batch": 2}),  # of each worker one sample, however fast it is
     "layered": ("layered", {}),
     "local": ("local", {"steps": 3}),
     "od": ("od", {"warmup": 3, "local": "compensated", "local_momentum": 0.9}),
