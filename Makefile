@@ -19,7 +19,7 @@ demo: .venv/ready  ## four algorithms on four processes of different pace, each 
 	  --momentum 0.9 --epochs $(EPOCHS) --target 0.96 --out runs/demo --overwrite
 
 test-slow: .venv/ready  ## the tests that take long
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 # In an environment of its own: the frameworks are not needed for anything else.
 .venv-integrations/ready: pyproject.toml constraints.txt
@@ -31,7 +31,7 @@ test-integrations: .venv-integrations/ready  ## those of Lightning, Fabric, Tran
 	.venv-integrations/bin/python -m pytest -q -n 2 -m slow tests/integrations
 
 test: check  ## checks and all tests but the slow ones
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
 
 format: .venv/ready  ## put the code into shape
 	$(BIN)/ruff format

@@ -105,6 +105,7 @@ def test_an_algorithm_is_added_as_the_recipe_says(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_task_is_added_as_the_recipe_says(tmp_path):
     follow("Add a task", tmp_path)
@@ -113,6 +114,7 @@ def test_a_task_is_added_as_the_recipe_says(tmp_path):
     assert "spirals" in run(tmp_path, "-m", "ownpace", "list")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_answer_is_added_as_the_recipe_says(tmp_path):
     follow("Add an answer", tmp_path)

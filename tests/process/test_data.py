@@ -51,6 +51,7 @@ def test_every_kind_of_data_on_two_ranks(start: Start, tmp_path: Path) -> None:
         assert ranks[0][name]["summary"]["samples"] == learnt, name
 
 
+@pytest.mark.slow
 def test_batches_can_be_gone_through_again(start: Start, tmp_path: Path) -> None:
     ranks = run("again", start, tmp_path)
     for loop in (0, 2):
@@ -64,6 +65,7 @@ def test_batches_can_be_gone_through_again(start: Start, tmp_path: Path) -> None
         assert ranks[0][name]["weights"] == ranks[1][name]["weights"]
 
 
+@pytest.mark.slow
 def test_data_that_differs_is_refused_in_every_loop(start: Start, tmp_path: Path) -> None:
     ranks = run("different_data", start, tmp_path)
     parts = {

@@ -143,6 +143,7 @@ def test_two_synchronous_ranks_learn_what_one_machine_does(start: Start, tmp_pat
     assert all_indices(ranks, "scaled") == list(range(64))
 
 
+@pytest.mark.slow
 def test_samples_are_handed_out_as_documented(start: Start, tmp_path: Path) -> None:
     ranks = run("sampling_loops", start, tmp_path)
     for name in ("queue", "queue, loaded by others", "queue, async", "queue, stale"):
@@ -175,6 +176,7 @@ def test_samples_are_handed_out_as_documented(start: Start, tmp_path: Path) -> N
         assert rank["shards"]["loops"][0] != rank["shards"]["loops"][1]  # in another order
 
 
+@pytest.mark.slow
 def test_a_break_ends_the_loop_for_all_and_the_next_loop_is_whole(start: Start, tmp_path: Path) -> None:
     ranks = run("broken_loops", start, tmp_path)
     for number, algorithm in enumerate(BROKEN):

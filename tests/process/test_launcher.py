@@ -170,6 +170,7 @@ def test_divergence_names_worker_sample_and_layer(start):
     check_folder(run.out, error)
 
 
+@pytest.mark.slow
 def test_log_files_tell_what_each_node_did(start):
     run = start(launcher("--algorithm", "async", "--samples", "2000", "--log-files"))
     assert run.ends() == 0, run.stderr

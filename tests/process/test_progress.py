@@ -117,6 +117,7 @@ def ranks_of(scenario: str, start: Start, folder: Path) -> tuple[list[dict[str, 
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)], started.stderr
 
 
+@pytest.mark.slow
 def test_updates_have_the_samples_that_were_asked_for(start: Start, tmp_path: Path) -> None:
     ranks, said = ranks_of("bounds", start, tmp_path)
     for label, one in ranks[0].items():
