@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,6 +59,24 @@ def test_a_checkpoint_and_an_evaluation_in_the_loop_see_the_model(algorithm, par
         torch.testing.assert_close(saved[step], plain[behind(step)])
         torch.testing.assert_close(evaluated[step], plain[behind(step)])
         torch.testing.assert_close(after_step[step], plain[behind(step + 1)])
+
+
+def test_a_whole_model_can_be_copied_but_not_pickled(tmp_path: Path) -> None:
+    net = make_net()
+    optimizer = sgd(net)
+    with ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(net, optimizer)
+        for x, y, _ in fleet.batches(Numbers(16), 8):
+            copy = deepcopy(net)
+            torch.testing.assert_close(copy.state_dict(), net.state_dict())
+            next(copy.parameters()).data.zero_()
+            assert not next(iter(copy.state_dict().values())).any()
+            with pytest.raises(ownpace.InputError, match=r"save model\.state_dict\(\)"):
+                torch.save(net, tmp_path / "net.pt")
+            mean_loss(net, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.save(net, tmp_path / "net.pt")
 
 
 def test_a_part_of_the_model_is_saved_without_the_rest() -> None:

@@ -12,7 +12,6 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.drop_in.packing import Packed, unpack
 from ownpace.drop_in.reducing import Operation, combined, refuse_what_cannot_be_reduced
 from ownpace.engines.process.run.joining import LoopRun
-from ownpace.engines.process.run.rendezvous import Environment
 
 
 class BetweenRanks:
@@ -22,21 +21,20 @@ class BetweenRanks:
     where each rank is at another batch.
     """
 
-    def __init__(self, run: LoopRun, environment: Environment) -> None:
+    def __init__(self, run: LoopRun) -> None:
         self._run = run
-        self._environment = environment
         self._calls = 0
         self._written: list[str] = []
 
     @property
     def rank(self) -> int:
         """My index among the workers, from 0."""
-        return self._environment.rank
+        return self._run.rank
 
     @property
     def num_workers(self) -> int:
         """How many workers there are."""
-        return self._environment.world_size
+        return self._run.num_workers
 
     @property
     def is_main(self) -> bool:

@@ -89,7 +89,7 @@ class Joined(BetweenRanks):
         self._quiet = quiet
         started = Environment.read()
         environment = started or Environment.alone()
-        super().__init__(LoopRun(options, environment, alone=started is None), environment)
+        super().__init__(LoopRun(options, environment, alone=started is None))
         self._wrapped: Wrapped | None = None
         self._digests = SampleDigests()
         self._models: Sequence[nn.Module] = ()
