@@ -8,7 +8,8 @@ from tests.process.small_net import Numbers, make_net, mean_loss, sgd
 import ownpace
 
 
-def test_a_batch_that_is_skipped_before_gradients_are_zeroed_is_not_counted():
+@pytest.mark.parametrize("zeroing", ["before", "after, in place"])
+def test_a_batch_that_is_skipped_while_old_gradients_are_there_is_not_counted(zeroing):
     """Zeroing at the top of the loop is as usual as at its end; then the last step's gradients are still there."""
     net = make_net()
     optimizer = sgd(net)
@@ -17,9 +18,12 @@ def test_a_batch_that_is_skipped_before_gradients_are_zeroed_is_not_counted():
         for number, (x, y, _) in enumerate(fleet.batches(Numbers(40), 8)):
             if number == 2:
                 continue
-            optimizer.zero_grad()
+            if zeroing == "before":
+                optimizer.zero_grad()
             mean_loss(net, x, y).backward()
             optimizer.step()
+            if zeroing != "before":
+                optimizer.zero_grad(set_to_none=False)
             if number == 3:
                 with pytest.raises(ownpace.InputError, match="twice for one batch"):
                     optimizer.step()

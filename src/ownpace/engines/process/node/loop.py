@@ -132,6 +132,8 @@ class UserLoop:
         if self._handed_out.add(samples, [pair.has_gradient for pair in self._user.pairs]):
             self._begun_s = self._worker.context.clock.now()
             self._stopwatch.start()
+            for pair in self._user.pairs:
+                pair.forget_gradient()
         self.overlap.batch()
         # A loss of another batch must not be gone back through from now on: its samples were taken for thrown away.
         torch.autograd.graph.increment_version(self._user.parameters)
@@ -211,7 +213,6 @@ class UserLoop:
         self._handed_out.dropped = 0  # the gradient has told of them
         if brought.samples:
             self._handed_out.bring(brought.model)
-            self._user.pairs[brought.model].was_brought()
         self._go_on()
 
     def _gradient(

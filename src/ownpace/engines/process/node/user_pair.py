@@ -35,7 +35,7 @@ class UserPair:
         self._known = set(map(id, _all_of(optimizer)))
         # The real step: later, `optimizer.step` is what hands the gradient to the algorithm.
         self._real_step = optimizer.step
-        self._brought: tuple[TensorWeakRef, int] | None = None
+        self._old: tuple[TensorWeakRef, int] | None = None
         self._is_stepping = False
         self.is_scaled = False
         """Whether a GradScaler is about to step."""
@@ -51,19 +51,21 @@ class UserPair:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether a backward pass has left something in the `.grad`s since the latest step."""
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                brought = self._brought
-                return brought is None or brought[0]() is not parameter.grad or brought[1] != _age(parameter.grad)
-        return False
+        """Whether a backward pass has left something in the `.grad`s since `forget_gradient`."""
+        gradient = self._first_gradient
+        old = self._old
+        return gradient is not None and (old is None or old[0]() is not gradient or old[1] != _age(gradient))
 
-    def was_brought(self) -> None:
-        """The gradients have gone out. A script may zero them only after its next batch, or never."""
-        first = next(parameter.grad for parameter in self.parameters if parameter.grad is not None)
-        # By a weak reference: its memory must not be kept when the script lets go of it. And the first stands for all,
-        # as a script that does not zero them goes back through the whole model.
-        self._brought = TensorWeakRef(first), _age(first)
+    @property
+    def _first_gradient(self) -> Tensor | None:
+        """It stands for all: a script that does not zero them goes back through the whole model."""
+        return next((parameter.grad for parameter in self.parameters if parameter.grad is not None), None)
+
+    def forget_gradient(self) -> None:
+        """What is in the `.grad`s now is of steps that were made: a script may zero it later, or in place."""
+        gradient = self._first_gradient
+        # By a weak reference: its memory must not be kept when the script lets go of it.
+        self._old = None if gradient is None else (TensorWeakRef(gradient), _age(gradient))
 
     def check_count(self) -> None:
         """Raise if the optimizer was given more parameters, or lost some; quickly, for every step."""
