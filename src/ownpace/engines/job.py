@@ -14,6 +14,7 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.core.contract.events import Groups, Run
 from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import positive
@@ -21,6 +22,9 @@ from ownpace.fleet import Fleet, ServerMachine
 
 Evaluate = Literal["during", "after"]
 Precision = Literal["float32", "bfloat16", "float16"]
+OnFailure = Literal["continue", "restart", "stop"]
+OnCheckpoint = Callable[[PlainState], None]
+"""Gets the state of a run between two of its generations, when nothing is in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,18 @@ class Job:
     """The names of algorithm, task and model in the records."""
     log_folder: Path | None = None
     """Where each node of the process engine writes its log file (None: nowhere)."""
+    on_failure: OnFailure = "continue"
+    """What the others do when a machine dies: go on without it, have it started again, or end."""
+    min_workers: int = 1
+    """With fewer than this, the run ends."""
+    max_workers: int | None = None
+    """With this many, no more may join (None: as many as the fleet has)."""
+    checkpoint_every: int | None = None
+    """Samples between checkpoints (None: on processes about every minute; in virtual time none)."""
+    on_checkpoint: OnCheckpoint | None = None
+    """Takes the checkpoints (None: none are made)."""
+    resume_from: PlainState | None = None
+    """The checkpoint that the run goes on from."""
 
     @property
     def servers(self) -> tuple[ServerMachine, ...]:
@@ -112,6 +128,9 @@ class Job:
             samples=self.samples,
             seconds=self.seconds,
             eval_every=self.eval_every,
+            min_workers=self.min_workers,
+            max_workers=self.max_workers,
+            checkpoint_every=self.checkpoint_every,
         )
         self._check_end()
         self._check_batches()
