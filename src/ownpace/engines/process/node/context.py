@@ -53,3 +53,4 @@ class NodeContext:
     orders: Orders
     is_evaluated: bool
     """Whether this node's parameters, among those of all replicas, are the ones that are evaluated and saved."""
+    generation: int = 0

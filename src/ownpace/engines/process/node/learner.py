@@ -14,7 +14,7 @@ from ownpace.engines.ledger import EvaluationMarks
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox
 from ownpace.engines.process.node.parameters import HeldParameters
-from ownpace.engines.process.node.replica_watch import ReplicaWatch
+from ownpace.engines.process.node.replica_watch import ReplicaWatch, layer_checksums
 from ownpace.engines.process.talk.control import Snapshot, WorkerBuffers
 from ownpace.engines.progress import Progress
 
@@ -58,8 +58,19 @@ class LearnerState:
         return self.held.values if self._away_from is None else self._away_from
 
     def begin(self) -> None:
-        """A loop over the data begins."""
+        """A loop over the data begins, or a generation of a complete run."""
         self._used = [0] * len(self._context.roster.workers)
+        self._marks.go_on_from(self._progress.samples)
+
+    def go_back(self) -> None:
+        """Forget local steps since the last update: whoever was to hear of them never will."""
+        if self._away_from is not None:
+            self.held.overwrite(self._away_from)
+            self._away_from = None
+
+    def checksums(self) -> list[int]:
+        """Of each layer of the global parameters."""
+        return layer_checksums(self.global_values, self._context.layout).tolist()
 
     @property
     def used(self) -> Sequence[int] | None:
@@ -171,7 +182,7 @@ class LearnerState:
     def _maybe_close_totals(self) -> None:
         """Close the totals if the run's time is up: what follows is only the end of what was in flight."""
         terms, now = self._context.terms, self._context.clock.now()
-        if terms.is_bounded and (now >= terms.deadline_s or self._inbox.told_to_stop):
+        if terms.is_bounded and (now >= terms.deadline_s or self._inbox.ends_for_good):
             self._context.reporter.totals.close(min(now, terms.deadline_s))
 
     def show(self, *, final: bool) -> None:

@@ -14,6 +14,7 @@ from ownpace.core.learning.sampling import Sampler
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
+from ownpace.engines.process.node.inbox import TICK_S
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 from ownpace.engines.processor import Processor
@@ -71,14 +72,21 @@ class TaskGradients:
     """Draws samples, computes their gradients, and makes that take as long as prescribed."""
 
     def __init__(
-        self, worker: ProcessWorker, computer: GradientComputer, sampler: Sampler, processor: Processor | None
+        self,
+        worker: ProcessWorker,
+        computer: GradientComputer,
+        sampler: Sampler,
+        processor: Processor | None,
+        place: int,
     ) -> None:
+        """`place`: which of the sampler's workers this one is."""
         context = worker.context
         self.clock = context.clock
         self._worker = worker
         self._reporter = context.reporter
         self._computer = computer
         self._sampler = sampler
+        self._place = place
         self._processor = processor
         self._device = context.like.device
         self._stopwatch = Stopwatch(self._device, context.clock)
@@ -90,7 +98,7 @@ class TaskGradients:
 
     def load(self, samples: int) -> ProcessBatch:
         start = self.clock.now()
-        batch = Batch(self._sampler.draw(self._worker.rank, samples), samples)
+        batch = Batch(self._sampler.draw(self._place, samples), samples)
         end = start if self._processor is None else self._processor.load(start, samples)[1]
         self._reporter.loaded(start, end, samples)
         return ProcessBatch(self, batch, end)
@@ -122,12 +130,8 @@ class TaskGradients:
         gradient = self._end(asked, begun, values, loss)
         return sums.start(collectives, gradient, buffer, sender)  # type: ignore[return-value]
 
-    def warm_up(self) -> None:
-        """Make what is made on first use, before time begins."""
-        self._computer.warm_up(self._worker.learner.held.values, self._worker.micro_batch)
-
     def take_data_range(self, start: float, stop: float) -> None:
-        self._sampler.assign(self._worker.rank, start, stop)
+        self._sampler.assign(self._place, start, stop)
 
     def buffers(self) -> Tensor | None:
         return self._computer.buffers()
@@ -150,9 +154,18 @@ class TaskGradients:
 
     def keep_pace(self, until_s: float) -> None:
         """Wait until the prescribed time is over."""
-        if self._processor is not None and until_s > self.clock.now():
+        now = self.clock.now()
+        if self._processor is not None and until_s > now:
+            while until_s > now + TICK_S:  # a new generation may begin while a slow machine sleeps
+                self.clock.sleep_until(now + TICK_S)
+                self._worker.inbox.look(0.0)
+                now = self.clock.now()
             self._overslept_s = self.clock.sleep_until(until_s)
-        self._reporter.maybe_report(self.clock.now())
+            now = self.clock.now()
+        if self._reporter.due(now):
+            self._reporter.report()
+            # Also where nothing is awaited for long, as between two rounds of local steps.
+            self._worker.inbox.look(0.0)
 
     def _overlaps(self, collectives: GroupCollectives) -> bool:
         """Whether buckets leave during the backward pass: there are several, and no pace is prescribed."""
@@ -171,7 +184,7 @@ class TaskGradients:
     def _begin(self, asked: ProcessGradient) -> tuple[float, Tensor]:
         ready = start = self.clock.now()
         if asked.batch is None:
-            indices = self._sampler.draw(self._worker.rank, asked.samples)
+            indices = self._sampler.draw(self._place, asked.samples)
             if self._processor is not None and self._processor.io_s_per_sample:
                 ready = self._processor.load(start, asked.samples)[1]
                 self._reporter.loaded(start, ready, asked.samples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,8 @@ class RunTerms:
     detail: bool = False
     num_models: int = 1
     """Parts of the vector that are averaged over samples of their own."""
+    is_elastic: bool = False
+    """Whether the hub leads from one generation to the next: in a complete run; a user's loop has them of its own."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -48,6 +51,7 @@ class RunTerms:
             seconds=job.seconds,
             eval_every=job.evaluations_every,
             detail=job.detail,
+            is_elastic=True,
         )
 
     @property
@@ -75,9 +79,9 @@ class RunTerms:
         """How many counts of samples go with a gradient: the new ones, and each model's."""
         return 1 + self.num_models if self.num_models > 1 else 0
 
-    def roster(self) -> Roster:
-        """The nodes that take part."""
-        return Roster.plan(self.algorithm, self.workers, self.num_servers, self.layout)
+    def roster(self, workers: Sequence[str] | None = None) -> Roster:
+        """The nodes that take part, with these workers, or with all."""
+        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout)
 
     def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate."""

@@ -23,6 +23,7 @@ from ownpace.core.contract.errors import (
 )
 from ownpace.engines.ledger import Ledger
 from ownpace.engines.process.run.complaints import Complaints
+from ownpace.engines.process.run.generations import Generations
 from ownpace.engines.process.run.journal import HubConfig, Journal
 from ownpace.engines.process.run.roll import differences, do_not_fit
 from ownpace.engines.process.talk.control import (
@@ -32,6 +33,7 @@ from ownpace.engines.process.talk.control import (
     Control,
     Ended,
     Failed,
+    Finished,
     GiveUp,
     Goodbye,
     Hello,
@@ -46,6 +48,7 @@ from ownpace.engines.process.talk.control import (
     WorkerBuffers,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.regrouping import Lost, Standing
 from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 from ownpace.engines.roster import Roster
 
@@ -71,6 +74,10 @@ class Hub:
         self._told_to_stop = False
         self._refused = False
         self._has_finished = False
+        self._elastic: Generations | None = None
+        if config.elasticity is not None:
+            self._elastic = Generations(config.elasticity, self._tell)
+            self._elastic.on_start = self._begin_generation
 
     @property
     def has_started(self) -> bool:
@@ -81,7 +88,12 @@ class Hub:
     def is_done(self) -> bool:
         """Whether all nodes have ended, and all is evaluated."""
         idle = self.evaluator is None or not self.evaluator.is_busy
-        return idle and all(node.has_ended for node in self.journal.nodes.values())
+        return idle and all(self.journal.nodes[name].has_finished for name in self.members)
+
+    @property
+    def members(self) -> set[str]:
+        """The nodes that are there."""
+        return set(self.journal.nodes) if self._elastic is None else self._elastic.members
 
     def begin(self) -> None:
         """Write the first record, and evaluate the model before training."""
@@ -106,6 +118,32 @@ class Hub:
             if packet.control is not None and name in self.journal.nodes:
                 self._take(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
         self._take_scores(final=False)
+        error = None if self._elastic is None else self._elastic.look()
+        if error is not None:
+            self.complaints.add(error)
+
+    def lose(self, error: OwnpaceError) -> None:
+        """A node is gone: go on without it, or end."""
+        name = error.blame
+        if self._elastic is None or not self._elastic.goes_on_without(name):
+            self.complaints.add(error)
+            return
+        if name not in self._elastic.members:
+            return
+        log.warning("%s; the others go on", str(error).partition(";")[0])
+        self.mailbox.drop(name)  # nothing that is sent to it arrives
+        self.complaints.forget()
+        if self.evaluator is not None:
+            self.evaluator.forget(name)
+        self.journal.lose(name, self._now())
+        self._elastic.lose(name)
+
+    def _begin_generation(self, roster: Roster, version: int) -> None:
+        self._zero_s = self._elastic.zero_s if self._elastic is not None else None
+        self.journal.begin_generation(roster, version)
+
+    def _now(self) -> float:
+        return 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
 
     def _take(self, name: str, control: Control, body: Tensor | None) -> None:
         node = self.journal.nodes[name]
@@ -123,26 +161,42 @@ class Hub:
                 self._compare()
             case ClockRequest():
                 self._tell(ClockAnswer(time.monotonic()), [name])
+            case Prepared(generation, checksums) if self._elastic is not None:
+                self._check_replicas(partial(self._elastic.take_prepared, name, generation, checksums))
             case Prepared():
                 node.is_prepared = True
                 if all(each.is_prepared for each in self.journal.nodes.values()):
                     self._zero_s = time.monotonic() + _HEAD_START_S
                     self._tell(Start(self._zero_s))
             case Checksums(version, values):
-                self._compare_replicas(partial(self.journal.replicas.take, name, version, values))
+                self._check_replicas(partial(self.journal.replicas.take, name, version, values))
             case Ended(checksums):
                 node.has_ended = True
-                self._compare_replicas(partial(self.journal.replicas.take_last, name, checksums))
-                if all(self.journal.nodes[worker.name].has_ended for worker in self._roster.workers):
-                    # Not before: some worker may still need its servers.
-                    helpers = (*self._roster.servers, *self._roster.communicators)
-                    self._tell(
-                        Release(), [each.name for each in helpers if not self.journal.nodes[each.name].has_ended]
-                    )
+                self._check_replicas(partial(self.journal.replicas.take_last, name, checksums))
+                self._end_generation(name)
+            case Finished():
+                node.has_finished = True
+            case Lost(generation, message) if self._elastic is not None:
+                log.info("%s: %s", name, message)
+                self._elastic.complain(name, generation)
+            case Standing() if self._elastic is not None:
+                self._elastic.take_standing(name, control)
             case Failed():
                 self.complaints.add(control.error(name))
             case _:
                 log.debug("%s from %s is not for the hub", control, name)
+
+    def _end_generation(self, name: str) -> None:
+        """A worker has ended: with the last one, the generation has, and perhaps the run."""
+        if self._elastic is None:
+            if all(self.journal.nodes[worker.name].has_ended for worker in self._roster.workers):
+                # Not before: some worker may still need its servers.
+                self._tell(Release(), [node.name for node in (*self._roster.servers, *self._roster.communicators)])
+        elif self._elastic.worker_ended(name):
+            if self._told_to_stop or self._config.is_spent(self.journal.totals.samples, self._now()):
+                self._elastic.release()
+            else:
+                self._elastic.next()
 
     def _compare(self) -> None:
         """Once all workers have said what they are about to train: refuse them if they differ."""
@@ -159,7 +213,7 @@ class Hub:
         self._tell(Refuse(str(error)))
         self.complaints.add(error)
 
-    def _compare_replicas(self, take: Callable[[], None]) -> None:
+    def _check_replicas(self, take: Callable[[], None]) -> None:
         try:
             take()
         except ReplicasDiffer as error:
@@ -181,14 +235,16 @@ class Hub:
     def _tell(self, control: Control, names: Iterable[str] | None = None) -> None:
         """Tell these nodes, or all of them."""
         log.info("%s to %s", type(control).__name__, "all" if names is None else names)
-        for name in self.journal.nodes if names is None else names:
+        for name in sorted(self.members) if names is None else names:
             self.mailbox.send(name, Packet(control=control))
 
     def stop(self) -> None:
         """Ask all nodes to end, as if the budget were spent."""
         if not self._told_to_stop and self.has_started:
             self._told_to_stop = True
-            self._tell(Stop())
+            # Between two generations nobody listens for it: those who begin the next one are told then.
+            if self._elastic is None or self._elastic.phase == "running":
+                self._tell(Stop())
 
     def finish(self, error: OwnpaceError | None) -> None:
         """Evaluate what is left, and write the last record."""
@@ -197,8 +253,7 @@ class Hub:
         self._has_finished = True
         # Scores first: an evaluation that comes after the last record would be lost.
         self._take_scores(final=True)
-        now = 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
-        self.journal.end(self._ledger, now, error, is_done=self.is_done)
+        self.journal.end(self._ledger, self._now(), error, is_done=self.is_done)
 
     def say_goodbye(self) -> None:
         """Tell all nodes how the run ended, and let them end."""
@@ -208,4 +263,4 @@ class Hub:
         """Tell every node that can be reached that the run has failed."""
         if self._refused:
             return  # they know why
-        self._tell(GiveUp(error.code, str(error)), [name for name in self.journal.nodes if self.mailbox.knows(name)])
+        self._tell(GiveUp(error.code, str(error)), [name for name in self.members if self.mailbox.knows(name)])

@@ -11,6 +11,7 @@ from ownpace.core.contract.errors import OwnpaceError
 from ownpace.engines.job import OnProgress, ProgressReport
 from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
 from ownpace.engines.process.run.evaluator import Evaluator
+from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.replicas import Replicas
 from ownpace.engines.process.talk.control import Report, WorkDone
 from ownpace.engines.roster import Roster
@@ -33,6 +34,14 @@ class HubConfig:
     stop_at_target: bool = False
     make_evaluator: Callable[[], Evaluator] | None = None
     """None: the model is not evaluated here."""
+    elasticity: Elasticity | None = None
+    """How a complete run goes from one generation to the next; None: a user's loop has them of its own."""
+
+    def is_spent(self, samples: int, now: float) -> bool:
+        """Whether the run's budget is spent."""
+        assert self.elasticity is not None
+        terms = self.elasticity.terms
+        return samples >= terms.budget or now >= terms.deadline_s
 
 
 @dataclass
@@ -45,6 +54,9 @@ class NodeRecord:
     fingerprint: dict[str, str] | None = None
     is_prepared: bool = False
     has_ended: bool = False
+    """Its coroutine has come to its end."""
+    has_finished: bool = False
+    """Nothing more comes from it."""
 
 
 class Journal:
@@ -56,6 +68,7 @@ class Journal:
         """The first, the evaluating and the last record: what every rank is told at the end."""
         self.replicas = Replicas([worker.name for worker in roster.workers], config.layers)
         self._roster = roster
+        self._workers = [worker.name for worker in roster.workers]
         self._config = config
         self._last_version = 0
         self._next_progress_s = 0.0
@@ -63,6 +76,19 @@ class Journal:
     def begin(self) -> None:
         """Write the first record."""
         self.emit(self._config.header)
+
+    def lose(self, name: str, now: float) -> None:
+        """A node is gone."""
+        self.emit(events.Fault(now, name, "kill"))
+
+    def begin_generation(self, roster: Roster, version: int) -> None:
+        """A generation begins, with these nodes, after so many updates."""
+        self._roster = roster
+        self.replicas = Replicas([worker.name for worker in roster.workers], self._config.layers)
+        # What a dead worker alone had made counts no more: the same number of updates is reached again without it.
+        self._last_version = min(self._last_version, version)
+        for node in self.nodes.values():
+            node.has_ended = False
 
     def emit(self, event: events.Event) -> None:
         """Write a record."""
@@ -119,7 +145,7 @@ class Journal:
         totals = self.totals
         # Closed totals know when the budget was spent; a run that ended early counts up to now.
         seconds = totals.t if totals.closed or is_done else now if totals.updates else 0.0
-        workers = {worker.name: self.nodes[worker.name].work for worker in self._roster.workers}
+        workers = {name: node.work for name, node in self.nodes.items() if name in self._workers}
         limit = self._config.limit_samples_per_s
         limit_samples_per_s = sum(work.pace for work in workers.values()) if limit is None else limit(seconds)
         tallies = {name: _tally(work, seconds) for name, work in workers.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -15,6 +16,7 @@ from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.evaluator import Evaluator
+from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.node_main import log_to, worker_device
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
@@ -44,7 +46,8 @@ def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outco
 
 def _order(job: Job, session: Session, name: str) -> NodeOrder:
     node = session.roster.by_name[name]
-    of_worker = job if node.role == "worker" else None
+    # What only the hub needs stays here: it may be large, or not fit for another process.
+    of_worker = replace(job, on_checkpoint=None, resume_from=None) if node.role == "worker" else None
     return NodeOrder(
         node.role, node.index, name, session.terms, session.rendezvous, job=of_worker, log_folder=job.log_folder
     )
@@ -72,6 +75,7 @@ def hub_config(
         target=job.target,
         stop_at_target=job.stop_at_target,
         make_evaluator=lambda: Evaluator(learning, num_shards, every, after=after),
+        elasticity=Elasticity(terms, job.on_failure, job.min_workers, job.max_workers),
     )
 
 

@@ -245,7 +245,7 @@ class HubKeeper:
         while not hub.is_done and hub.complaints.verdict is None and not self._closing:
             hub.look(_LOOK_EVERY_S)
             for death in self._supervisor.deaths(self.samples):
-                hub.complaints.add(death)
+                hub.lose(death)
             # What the presence of ranks has found; each once.
             for alarm in self._orders.alarms[heard:]:
                 hub.complaints.add(alarm)

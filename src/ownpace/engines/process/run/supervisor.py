@@ -51,6 +51,8 @@ class NodeOrder:
     job: Job | None = None
     """For a worker: what it trains."""
     log_folder: Path | None = None
+    is_late: bool = False
+    """Whether the others have begun already."""
 
 
 class Child(Protocol):
