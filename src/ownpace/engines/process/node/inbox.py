@@ -68,7 +68,7 @@ class Inbox:
         self._early: list[tuple[str, Packet]] = []
         self._next_look_s = 0.0
         self.generation = context.generation
-        self.next_generation = self.generation if before is None else before.next_generation
+        self.next_generation: int = self.generation if before is None else before.next_generation
         """The newest that the hub has spoken of."""
         self.released = False
         self.told_to_stop = False

@@ -78,11 +78,11 @@ class LearnerState:
         return self._used
 
     def _use(self, gradient: Gradient) -> None:
-        parts = gradient.contributions
-        if self._used is None or len(parts) != len(self._used):
-            self._used = None  # updates that others make, or of a part of the fleet
-        else:
-            self._used = [used + part.used for used, part in zip(self._used, parts, strict=True)]
+        if not gradient.sources:
+            self._used = None  # whose samples these are is not known
+        elif self._used is not None:
+            for rank, samples in gradient.sources:
+                self._used[rank] += samples
 
     @property
     def lr(self) -> float:

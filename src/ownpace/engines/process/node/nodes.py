@@ -41,7 +41,7 @@ class ProcessNode:
         is_server = address.role == "server"
         num_shards = 1 if is_server else len(roster.shards)
         self.progress = Progress(context.terms.budget, num_shards, counts_alone=is_server)
-        self.inbox = Inbox(context, self.progress, self, None if before is None else before.inbox)
+        self.inbox: Inbox = Inbox(context, self.progress, self, None if before is None else before.inbox)
         self.sums = NodeSums(context, self.progress, self.inbox, self.settings, self.hear_settings)
 
     @property

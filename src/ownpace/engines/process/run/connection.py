@@ -125,7 +125,7 @@ class Connection:
         answer, _ = node.inbox.wait_for(Welcome, Refuse)
         if isinstance(answer, Refuse):
             raise InputError(answer.message)
-        return answer.is_late
+        return isinstance(answer, Welcome) and answer.is_late
 
     def start_together(self, node: ProcessNode, *, spans_hosts: bool, checksums: Sequence[int] = ()) -> None:
         """Say that this node is prepared, and wait until all are."""

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ownpace.core.contract.errors import InputError, OwnpaceError, ReplicasDiffer
-from ownpace.engines.job import OnCheckpoint, OnFailure
-from ownpace.core.learning.plain_state import PlainState
+from ownpace.engines.job import OnFailure
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.talk.control import Control, Release, Start, Stop, Welcome
 from ownpace.engines.process.talk.regrouping import Plan, Regroup, Standing
@@ -188,12 +187,7 @@ class Generations:
         giver = max(old, key=lambda name: stood[name].version)
         counts = stood[self.roster.servers.members[0].name if terms.num_servers else giver]
         best = stood[giver]
-        receivers = [
-            name
-            for name in workers
-            if stood[name].is_new
-            or (not terms.num_servers and (stood[name].version, stood[name].checksums) != (best.version, best.checksums))
-        ]
+        receivers = [name for name in workers if stood[name].is_new or not self._is_equal(stood[name], best)]
         if counts.version > self._last_version:
             self._in_vain = 0
         self._last_version = counts.version
@@ -202,6 +196,11 @@ class Generations:
             wants_state=False,
         )  # fmt: skip
         self._tell(plan, self.members)
+
+    def _is_equal(self, one: Standing, other: Standing) -> bool:
+        if self._config.terms.num_servers:
+            return True  # they pull what servers hold
+        return (one.version, one.checksums) == (other.version, other.checksums)
 
     def take_prepared(self, name: str, generation: int, checksums: list[int]) -> None:
         """A node is ready for a generation.

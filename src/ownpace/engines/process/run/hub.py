@@ -118,9 +118,9 @@ class Hub:
             if packet.control is not None and name in self.journal.nodes:
                 self._take(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
         self._take_scores(final=False)
-        error = None if self._elastic is None else self._elastic.look()
-        if error is not None:
-            self.complaints.add(error)
+        trouble = None if self._elastic is None else self._elastic.look()
+        if trouble is not None:
+            self.complaints.add(trouble)
 
     def lose(self, error: OwnpaceError) -> None:
         """A node is gone: go on without it, or end."""

@@ -44,8 +44,9 @@ class Counts:
 class Member(Protocol):
     """A node's process, over all generations."""
 
-    node: ProcessNode
-    """What it is in this one."""
+    @property
+    def node(self) -> ProcessNode:
+        """What it is in this one."""
 
     def begin(self) -> None:
         """Take part in the first generation, up to its start."""
@@ -122,7 +123,7 @@ def await_state(node: ProcessNode, generation: int) -> PlainState:
         if isinstance(control, StateOutline):
             assembly = StateAssembly() if control.generation == generation else None
             state = None if assembly is None else assembly.begin(control)
-        elif assembly is not None:
+        elif assembly is not None and isinstance(control, StateTensor):
             state = assembly.take(control, body)
         if state is not None:
             return state
