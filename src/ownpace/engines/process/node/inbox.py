@@ -18,7 +18,7 @@ from ownpace.core.contract import events
 from ownpace.core.contract.errors import PeerLost, ReplicasDiffer
 from ownpace.core.contract.values import Address, Body, Gradient, Message, Parameters
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.talk.control import Control, GiveUp, Release, Stop
+from ownpace.engines.process.talk.control import Control, GiveUp, Release, Start, Stop
 from ownpace.engines.process.talk.regrouping import DeclaredDead, Regroup
 from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 from ownpace.engines.progress import Progress
@@ -134,6 +134,10 @@ class Inbox:
         if self._context.orders.stops:
             self.told_to_stop = True
         return self.told_to_stop or self._progress.stop or now >= self._context.terms.deadline_s
+
+    def has_started(self, generation: int) -> bool:
+        """Whether the hub has said that this generation starts."""
+        return any(isinstance(control, Start) and control.generation == generation for control, _ in self._controls)
 
     def wait_for(self, *kinds: type[C]) -> tuple[C, Body]:
         """The next control message of one of these kinds, and what came along with it."""

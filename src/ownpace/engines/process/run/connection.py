@@ -52,12 +52,20 @@ class Connection:
         store: Store | None = None,
         *,
         on_wait: Callable[[], None] = lambda: None,
+        silence_s: float | None = None,
     ) -> None:
+        """`silence_s`: how long those that this node sends to may not answer before they are gone; None: for ever."""
         self.name = name
         self.rendezvous = rendezvous
         self.store = rendezvous.open_store() if store is None else store
         self.mailbox = Mailbox(
-            name, rendezvous.host, rendezvous.key, self._find, timeout_s=rendezvous.timeout_s, on_wait=on_wait
+            name,
+            rendezvous.host,
+            rendezvous.key,
+            self._find,
+            timeout_s=rendezvous.timeout_s,
+            silence_s=silence_s,
+            on_wait=on_wait,
         )
         self.clock = WallClock()
         self._reporter: Reporter | None = None
@@ -134,6 +142,8 @@ class Connection:
             self._set_clock(node)
         node.context.reporter.say(Prepared(node.context.generation, list(checksums)))
         start, _ = node.inbox.wait_for(Start)
+        while start.generation != node.context.generation:  # of an attempt that came to nothing
+            start, _ = node.inbox.wait_for(Start)
         self.clock.start(start.zero_s)
         log.info("%s starts generation %s", self.name, node.context.generation)
         self.clock.sleep_until(0.0)

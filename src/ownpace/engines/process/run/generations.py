@@ -96,6 +96,11 @@ class Generations:
             return False
         return True
 
+    def restarts(self, name: str) -> bool:
+        """Whether this node is to be started again if it dies."""
+        is_member = name in self.members or name in self._joining
+        return self._config.on_failure == "restart" and is_member and self.phase != "closing"
+
     def lose(self, name: str) -> None:
         """Go on without this node."""
         self._joining.pop(name, None)
@@ -227,7 +232,7 @@ class Generations:
         self.phase = "running"
         self._fresh.clear()
         self.on_start(self.roster, self._last_version)
-        self._tell(Start(self.zero_s), [node.name for node in self.roster.nodes])
+        self._tell(Start(self.zero_s, self.number), [node.name for node in self.roster.nodes])
         if any(self._joining.values()):
             self.ask_for_border()
 

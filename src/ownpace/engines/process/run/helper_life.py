@@ -14,7 +14,7 @@ from ownpace.core.learning.optimizer import Build, FlatOptimizer, State
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.inbox import TICK_S, Released
+from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, Released
 from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import FlatParameters
@@ -22,6 +22,7 @@ from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.life import Counts, await_plan, await_state, drive, give_state, say_farewell
 from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.talk.control import Prepared
 from ownpace.engines.process.talk.regrouping import Plan
 
 
@@ -53,6 +54,7 @@ class HelperLife:
 
     def _await_regrouping(self) -> None:
         self.node.restarts = True
+        self.node.context.reporter.say(Prepared())
         while True:
             self.node.inbox.look(TICK_S)
 
@@ -106,7 +108,13 @@ class HelperLife:
             if plan.wants_state:
                 give_state(node, HUB, self.state(node), plan.generation)
         spans_hosts = self._is_new and self._session.spans_hosts
-        self._connection.start_together(node, spans_hosts=spans_hosts)
+        try:
+            self._connection.start_together(node, spans_hosts=spans_hosts)
+        except NewGeneration:
+            # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
+            if node.inbox.has_started(plan.generation):
+                self._start()
+            raise
         self._start()
 
     def _next(self, before: ProcessNode, plan: Plan) -> ProcessNode:

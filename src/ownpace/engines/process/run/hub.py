@@ -17,6 +17,7 @@ from ownpace.core.contract.errors import (
     InputError,
     NodeFailed,
     OwnpaceError,
+    PeerLost,
     ReplicasDiffer,
     SharedMemoryError,
     WireError,
@@ -25,6 +26,8 @@ from ownpace.engines.ledger import Ledger
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.generations import Generations
 from ownpace.engines.process.run.journal import HubConfig, Journal
+from ownpace.engines.process.run.rendezvous import silence_s
+from ownpace.engines.process.run.restarts import Restarts
 from ownpace.engines.process.run.roll import differences, do_not_fit
 from ownpace.engines.process.talk.control import (
     Checksums,
@@ -48,12 +51,14 @@ from ownpace.engines.process.talk.control import (
     WorkerBuffers,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
-from ownpace.engines.process.talk.regrouping import Lost, Standing
+from ownpace.engines.process.talk.regrouping import DeclaredDead, Lost, Standing
 from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 from ownpace.engines.roster import Roster
 
 _HEAD_START_S = 0.05
 """How far in the future time zero is when it is announced: the announcement has to reach all nodes."""
+_EXPLAIN_S = 0.5
+"""How long after a connection has ended the death of its process may be found, or the connection be made anew."""
 log = logging.getLogger(__name__)
 
 
@@ -74,6 +79,8 @@ class Hub:
         self._told_to_stop = False
         self._refused = False
         self._has_finished = False
+        self.restarts = Restarts()
+        self._suspects: dict[str, float] = {}
         self._elastic: Generations | None = None
         if config.elasticity is not None:
             self._elastic = Generations(config.elasticity, self._tell)
@@ -115,28 +122,55 @@ class Hub:
                 self.complaints.add(error)
                 continue
             # Only nodes of the roster are heard, and only about the run itself.
-            if packet.control is not None and name in self.journal.nodes:
+            if packet.control is not None and name in self.journal.nodes and self._is_heard(name, packet.control):
                 self._take(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
         self._take_scores(final=False)
+        self.restarts.look()
+        self._look_for_silence()
         trouble = None if self._elastic is None else self._elastic.look()
         if trouble is not None:
             self.complaints.add(trouble)
 
     def lose(self, error: OwnpaceError) -> None:
         """A node is gone: go on without it, or end."""
-        name = error.blame
-        if self._elastic is None or not self._elastic.goes_on_without(name):
+        name, elastic = error.blame, self._elastic
+        self._suspects.pop(name, None)
+        if elastic is None or not elastic.goes_on_without(name):
             self.complaints.add(error)
             return
-        if name not in self._elastic.members:
+        restarts = elastic.restarts(name) and self.restarts.ask(name)
+        if name not in elastic.members:
             return
-        log.warning("%s; the others go on", str(error).partition(";")[0])
-        self.mailbox.drop(name)  # nothing that is sent to it arrives
+        self._warn(error, restarts=restarts)
+        if isinstance(error, PeerLost):
+            # It may only be stopped, or cut off: this waits on its line until it is back.
+            self._tell(DeclaredDead(), [name])
+        else:
+            self.mailbox.drop(name)
         self.complaints.forget()
         if self.evaluator is not None:
             self.evaluator.forget(name)
         self.journal.lose(name, self._now())
-        self._elastic.lose(name)
+        elastic.lose(name)
+
+    def _warn(self, error: OwnpaceError, *, restarts: bool) -> None:
+        then = "it is started again, and the others go on" if restarts else "the others go on"
+        log.warning("%s; %s", str(error).partition(";")[0], then)
+
+    def _look_for_silence(self) -> None:
+        """Find the nodes that do not answer. Of processes that ended here the system knows: it has a moment to say so."""
+        if self._elastic is None or not self.has_started:
+            return
+        now = time.monotonic()
+        for name in self.mailbox.lost():
+            self._suspects.setdefault(name, now)
+        for name, since_s in list(self._suspects.items()):
+            if self.mailbox.is_up(name):
+                del self._suspects[name]
+            elif now > since_s + _EXPLAIN_S:
+                gone = PeerLost(f"{name} is gone: it did not answer for {silence_s():g} s, or its connection ended")
+                gone.blame = name
+                self.lose(gone)
 
     def _begin_generation(self, roster: Roster, version: int) -> None:
         self._zero_s = self._elastic.zero_s if self._elastic is not None else None
@@ -144,6 +178,10 @@ class Hub:
 
     def _now(self) -> float:
         return 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
+
+    def _is_heard(self, name: str, control: Control) -> bool:
+        """Whether a node takes part, or wants to: what others say belongs to a generation without them."""
+        return name in self.members or isinstance(control, Hello | Prepared | ClockRequest | Failed)
 
     def _take(self, name: str, control: Control, body: Tensor | None) -> None:
         node = self.journal.nodes[name]
@@ -156,6 +194,8 @@ class Hub:
                 self.evaluator.take(control, body)
             case WorkerBuffers() if body is not None and self.evaluator is not None:
                 self.evaluator.take_buffers(name, body)
+            case Hello(fingerprint) if self._elastic is not None and self._elastic.phase != "starting":
+                self._join(name, fingerprint)
             case Hello(fingerprint):
                 node.fingerprint = fingerprint
                 self._compare()
@@ -185,6 +225,18 @@ class Hub:
                 self.complaints.add(control.error(name))
             case _:
                 log.debug("%s from %s is not for the hub", control, name)
+
+    def _join(self, name: str, fingerprint: dict[str, str]) -> None:
+        """A worker has been started, or has come back: it joins at the next border."""
+        assert self._elastic is not None
+        self.mailbox.drop(name)  # the line to the process that had this name before
+        self._suspects.pop(name, None)
+        known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint
+        found = differences([known or {}, fingerprint])
+        if found:
+            self._tell(Refuse(do_not_fit(found)), [name])
+        elif not self._elastic.welcome(name):
+            self._tell(Refuse(f"{name} comes too late: as many workers as may take part do already"), [name])
 
     def _end_generation(self, name: str) -> None:
         """A worker has ended: with the last one, the generation has, and perhaps the run."""

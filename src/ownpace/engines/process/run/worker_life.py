@@ -38,7 +38,7 @@ from ownpace.engines.process.run.life import (
     say_farewell,
 )
 from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.talk.control import Ended
+from ownpace.engines.process.talk.control import Ended, Prepared
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import Plan
 from ownpace.engines.processor import Processor
@@ -105,7 +105,8 @@ class WorkerLife:
         self.node.restarts = True
 
     def _await_regrouping(self) -> None:
-        """The others train: the hub asks them for a border."""
+        """The others train: the hub asks them for a border, now that this worker is ready."""
+        self.node.context.reporter.say(Prepared())
         while True:
             self.node.inbox.look(TICK_S)
 
@@ -197,7 +198,11 @@ class WorkerLife:
             spans_hosts = self._is_new and self._session.spans_hosts
             self._connection.start_together(node, spans_hosts=spans_hosts, checksums=self._checksums())
         except BaseException:
-            counters.close()
+            # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
+            if node.inbox.has_started(plan.generation):
+                self._start(left, counters)
+            else:
+                counters.close()
             raise
         self._start(left, counters)
 

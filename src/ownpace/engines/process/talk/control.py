@@ -105,9 +105,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Time begins at this moment of the hub's monotonic clock, a little in the future."""
+    """A generation begins. Time began at this moment of the hub's monotonic clock; at first, a little in the future."""
 
     zero_s: float
+    generation: int = 0
 
 
 @dataclass(slots=True)
