@@ -134,6 +134,7 @@ class WorkerLife:
         rendezvous = self._connection.rendezvous
         return Counters(
             self._connection.store_of(node.context.generation),
+            rendezvous.secret,
             first=node.rank == 0,
             spans_hosts=self._session.spans_hosts,
             timeout_s=rendezvous.timeout_s,
