@@ -20,7 +20,7 @@ from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import FlatParameters
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.connection import Connection
-from ownpace.engines.process.run.life import Counts, await_plan, await_state, drive, give_state, say_farewell
+from ownpace.engines.process.run.life import NodeCounts, await_plan, await_state, drive, give_state, say_farewell
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.talk.control import Prepared
 from ownpace.engines.process.talk.regrouping import Plan
@@ -36,7 +36,7 @@ class HelperLife:
         self._is_new = True
         self._is_late = is_late
         self._is_running = self._is_spare = False
-        self._counts = Counts()
+        self._counts = NodeCounts()
         self.node = self._make(context, None)
 
     def _make(self, context: NodeContext, before: ProcessNode | None) -> ProcessNode:
@@ -91,7 +91,7 @@ class HelperLife:
         if self._is_running:
             progress = before.progress
             used = before.learner.used if isinstance(before, ProcessServer) else None
-            self._counts = Counts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
+            self._counts = NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
             self._is_running = False
         plan = await_plan(before, self._counts, is_new=self._is_new, checksums=[])
         self._is_spare = before.address.name not in self._session.terms.roster(plan.workers).by_name
@@ -144,13 +144,18 @@ class HelperLife:
         return {
             "values": node.held.snapshot(),
             "optimizer": node.held.all_states(),
+            "num_layers": sum(self._is_mine(node)),
             "counts": dataclasses.asdict(self._counts),
             "totals": dataclasses.asdict(node.context.reporter.totals),
         }
 
+    def _is_mine(self, node: ProcessServer) -> list[bool]:
+        shard = node.address.shard
+        return [shard.start <= layer.start < shard.stop for layer in node.context.layout.layers]
+
     def _take(self, node: ProcessServer, state: PlainState) -> None:
         node.held.take_all(cast(Tensor, state["values"]), cast("Mapping[str, State]", state["optimizer"]))
-        self._counts = Counts(**cast("dict[str, Any]", state["counts"]))
+        self._counts = NodeCounts.of(state["counts"])
         node.context.reporter.totals = UpdateTotals(**cast("dict[str, Any]", state["totals"]))
 
 

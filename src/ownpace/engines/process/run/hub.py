@@ -158,7 +158,7 @@ class Hub:
         log.warning("%s; %s", str(error).partition(";")[0], then)
 
     def _look_for_silence(self) -> None:
-        """Find the nodes that do not answer. Of processes that ended here the system knows: it has a moment to say so."""
+        """Find the nodes that do not answer. The system knows of processes that ended here, and may say so first."""
         if self._elastic is None or not self.has_started:
             return
         now = time.monotonic()

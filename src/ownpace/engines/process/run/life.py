@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from ownpace.core.contract.errors import OwnpaceError, PeerLost, SharedMemoryError, WireError
 from ownpace.core.learning.plain_state import PlainState
@@ -27,7 +27,7 @@ _WORD_S = 30.0
 
 
 @dataclass
-class Counts:
+class NodeCounts:
     """How far a node's parameters are."""
 
     version: int = 0
@@ -35,6 +35,12 @@ class Counts:
     ahead: float = 0.0
     used: tuple[int, ...] = ()
     """Of each worker of the latest generation: how many samples that it took are used up; empty: not known."""
+
+    @classmethod
+    def of(cls, given: object) -> NodeCounts:
+        """Those of a state."""
+        fields = cast("dict[str, Any]", given)
+        return cls(fields["version"], fields["samples"], fields["ahead"], tuple(fields["used"]))
 
     def standing(self, generation: int, *, is_new: bool, checksums: list[int]) -> Standing:
         """The same for the hub."""
@@ -99,7 +105,7 @@ def _await_word(node: ProcessNode, error: OwnpaceError) -> None:
     raise error
 
 
-def await_plan(node: ProcessNode, counts: Counts, *, is_new: bool, checksums: list[int]) -> Plan:
+def await_plan(node: ProcessNode, counts: NodeCounts, *, is_new: bool, checksums: list[int]) -> Plan:
     """Tell the hub how far this node is, and wait for its plan."""
     generation = node.inbox.next_generation
     reporter = node.context.reporter

@@ -30,7 +30,7 @@ from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.task_gradients import TaskGradients
 from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.life import (
-    Counts,
+    NodeCounts,
     await_plan,
     await_state,
     drive,
@@ -68,7 +68,7 @@ class WorkerLife:
         self._processor = Processor(machine, index, job.seed) if paced else None
         self._left: Sequence[Places] = EVERYTHING
         self._counters: Counters | None = None
-        self._counts = Counts()
+        self._counts = NodeCounts()
         self._begun_at = self._num_workers = 0
         self._is_new = True
         self._is_running = False
@@ -184,7 +184,7 @@ class WorkerLife:
         before.learner.go_back()
         if self._is_running:
             progress, used = before.progress, before.learner.used
-            self._counts = Counts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
+            self._counts = NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
             self._is_running = False
         plan = await_plan(before, self._counts, is_new=self._is_new, checksums=self._checksums())
         self.node = node = self._next(before, plan)
@@ -251,8 +251,10 @@ class WorkerLife:
             left = self._left_over(plan)
             for name in plan.workers:
                 if name != self._name:
-                    whole = self._shared() | self._own() if name in plan.receivers else {}
-                    give_state(node, name, {"left": left, **whole}, generation)
+                    whole = self._shared() | {"buffers": self._computer.buffer_list()}
+                    give_state(
+                        node, name, {"left": left, **(whole if name in plan.receivers else {})}, generation
+                    )
         else:
             state = await_state(node, generation)
             left = [(start, stop) for start, stop in cast("Sequence[Places]", state["left"])]
@@ -279,14 +281,18 @@ class WorkerLife:
             "totals": dataclasses.asdict(reporter.totals),
         }
 
-    def _own(self) -> dict[str, object]:
-        """What belongs to this machine."""
-        return {"buffers": self._computer.buffer_list(), "generator": torch.get_rng_state()}
-
     def _state(self, left: Sequence[Places], plan: Plan) -> PlainState:
         """What a checkpoint needs of this worker."""
         gives = plan.giver == self._name or not self._job.algorithm.replicas_identical
-        return {"left": left, "kept": dict(self.node.kept), **(self._shared() if gives else {}), **self._own()}
+        sampler, processor = self._sampler, self._processor
+        return {
+            **(self._shared() if gives else {"counts": dataclasses.asdict(self._counts)}),
+            "left": left,
+            "buffers": self._computer.buffer_list(),
+            "random": random_states(self.node.context.like.device),
+            "processor": {} if processor is None else processor.state(),
+            "position": {} if sampler is None else sampler.position(self._place),
+        }
 
     def _take(self, state: PlainState) -> None:
         """Go on with what another worker has, or a checkpoint."""
@@ -296,11 +302,25 @@ class WorkerLife:
         self._held.take_all(values, {memory: at_home(each, device) for memory, each in states.items()})
         kept = cast("Mapping[str, Tensor]", state["kept"])
         self.node.kept.update({name: tensor.to(device) for name, tensor in kept.items()})
-        self._counts = Counts(**cast("dict[str, Any]", state["counts"]))
+        self._counts = NodeCounts.of(state["counts"])
         totals = UpdateTotals(**cast("dict[str, Any]", state["totals"]))
         self.node.context.reporter.totals = totals
-        if self._is_new:  # running statistics of others are a better start than none
-            self._computer.take_buffers(cast("Sequence[Tensor]", state["buffers"]))
+        if self._is_new:
+            self._take_own(state)
+
+    def _take_own(self, state: PlainState) -> None:
+        """Go on with what belongs to this machine, as far as it is known."""
+        # Running statistics of others are a better start than none.
+        self._computer.take_buffers(cast("Sequence[Tensor]", state["buffers"]))
+        if "random" in state:
+            set_random_states(cast("Sequence[Tensor]", state["random"]), self.node.context.like.device)
+        if "processor" in state and self._processor is not None:
+            self._processor.go_on(cast(PlainState, state["processor"]))
+        self._position = cast(PlainState, state.get("position", {}))
+        tally = cast("Sequence[float] | None", state.get("tally"))
+        if tally is not None:
+            work = self.node.context.reporter.work
+            work.samples, work.compute_s, work.load_s = int(tally[0]), tally[1], tally[2]
 
 
 class _NoSamples:
