@@ -40,6 +40,8 @@ class LearnerState:
         self._away_from: Tensor | None = None
         self._used: list[int] | None = None
         self._local_samples = 0
+        self.has_stepped_alone = False
+        """Whether it has made local steps, so that its optimizer's state is its own."""
         self.on_progress: Callable[[int], None] = _ignore
         """Called after every update or local step, and after parameters came from a server, with the samples of this
         worker's local steps since the last update."""
@@ -128,6 +130,7 @@ class LearnerState:
     def local_step(self, gradient: Gradient, lr_scale: float) -> None:
         """Move the parameters; it is not an update."""
         if gradient.samples:
+            self.has_stepped_alone = True
             if self._away_from is None:
                 self._away_from = self.held.snapshot()  # what an evaluation or a checkpoint in mid-round sees
             self.held.step(gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient))

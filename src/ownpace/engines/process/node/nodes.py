@@ -40,7 +40,7 @@ class ProcessNode:
         self.subgroup = roster.subgroup(address)
         is_server = address.role == "server"
         num_shards = 1 if is_server else len(roster.shards)
-        self.progress = Progress(context.terms.budget, num_shards, counts_alone=is_server)
+        self.progress = Progress(context.terms.budget_after(0), num_shards, counts_alone=is_server)
         self.inbox: Inbox = Inbox(context, self.progress, self, None if before is None else before.inbox)
         self.sums = NodeSums(context, self.progress, self.inbox, self.settings, self.hear_settings)
 
@@ -96,9 +96,7 @@ class ProcessNode:
 
     def go_on_from(self, samples: int, version: int, ahead: float) -> None:
         """Count on from here."""
-        progress = self.progress
-        progress.samples, progress.version, progress.ahead = samples, version, ahead
-        progress.versions = (version,) * len(progress.versions)
+        self.progress.begin_at(samples, (version,) * len(self.progress.versions), ahead)
 
     def begin(self, generation: int) -> None:
         """Begin a generation: nothing of the one before is heard any more, not even that it was to stop."""

@@ -77,16 +77,13 @@ class TaskGradients:
         computer: GradientComputer,
         sampler: Sampler,
         processor: Processor | None,
-        place: int,
     ) -> None:
-        """`place`: which of the sampler's workers this one is."""
         context = worker.context
         self.clock = context.clock
         self._worker = worker
         self._reporter = context.reporter
         self._computer = computer
         self._sampler = sampler
-        self._place = place
         self._processor = processor
         self._device = context.like.device
         self._stopwatch = Stopwatch(self._device, context.clock)
@@ -98,7 +95,7 @@ class TaskGradients:
 
     def load(self, samples: int) -> ProcessBatch:
         start = self.clock.now()
-        batch = Batch(self._sampler.draw(self._place, samples), samples)
+        batch = Batch(self._sampler.draw(self._worker.rank, samples), samples)
         end = start if self._processor is None else self._processor.load(start, samples)[1]
         self._reporter.loaded(start, end, samples)
         return ProcessBatch(self, batch, end)
@@ -131,7 +128,7 @@ class TaskGradients:
         return sums.start(collectives, gradient, buffer, sender)  # type: ignore[return-value]
 
     def take_data_range(self, start: float, stop: float) -> None:
-        self._sampler.assign(self._place, start, stop)
+        self._sampler.assign(self._worker.rank, start, stop)
 
     def buffers(self) -> Tensor | None:
         return self._computer.buffers()
@@ -184,7 +181,7 @@ class TaskGradients:
     def _begin(self, asked: ProcessGradient) -> tuple[float, Tensor]:
         ready = start = self.clock.now()
         if asked.batch is None:
-            indices = self._sampler.draw(self._place, asked.samples)
+            indices = self._sampler.draw(self._worker.rank, asked.samples)
             if self._processor is not None and self._processor.io_s_per_sample:
                 ready = self._processor.load(start, asked.samples)[1]
                 self._reporter.loaded(start, ready, asked.samples)

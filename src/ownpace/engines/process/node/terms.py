@@ -34,6 +34,8 @@ class RunTerms:
     detail: bool = False
     num_models: int = 1
     """Parts of the vector that are averaged over samples of their own."""
+    checkpoint_every: int | None = None
+    """Samples after which a generation ends in good order, if that is to be."""
     is_elastic: bool = False
     """Whether the hub leads from one generation to the next: in a complete run; a user's loop has them of its own."""
 
@@ -51,6 +53,7 @@ class RunTerms:
             seconds=job.seconds,
             eval_every=job.evaluations_every,
             detail=job.detail,
+            checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
             is_elastic=True,
         )
 
@@ -63,6 +66,11 @@ class RunTerms:
     def budget(self) -> float:
         """Samples after which training is over."""
         return self.samples or math.inf
+
+    def budget_after(self, samples: int) -> float:
+        """Samples after which a generation ends that begins after so many."""
+        every = self.checkpoint_every
+        return self.budget if every is None else min(self.budget, (samples // every + 1) * every)
 
     @property
     def deadline_s(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -25,6 +26,8 @@ from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.talk.control import Prepared
 from ownpace.engines.process.talk.regrouping import Plan
 
+_SAVE_EVERY_S = 1.0
+
 
 class HelperLife:
     """One server's or communicator's process."""
@@ -37,6 +40,7 @@ class HelperLife:
         self._is_late = is_late
         self._is_running = self._is_spare = False
         self._counts = NodeCounts()
+        self._next_save_s = 0.0
         self.node = self._make(context, None)
 
     def _make(self, context: NodeContext, before: ProcessNode | None) -> ProcessNode:
@@ -62,6 +66,24 @@ class HelperLife:
         self._is_new, self._is_running = False, True
         if isinstance(self.node, ProcessServer):
             self.node.learner.begin()
+            self._next_save_s = 0.0
+            self._maybe_save(0)
+            self.node.learner.on_progress = self._maybe_save
+
+    def _maybe_save(self, local_samples: int) -> None:
+        """Let the hub have what this server holds, about once a second: it is started again from that if it dies."""
+        node, now = self.node, time.monotonic()
+        if now < self._next_save_s or not isinstance(node, ProcessServer):
+            return
+        self._counts = self._counted(node)
+        give_state(node, HUB, self.state(node), node.context.generation)
+        # Less often where it takes long: the workers wait for it.
+        self._next_save_s = now + max(_SAVE_EVERY_S, 50 * (time.monotonic() - now))
+
+    def _counted(self, node: ProcessNode) -> NodeCounts:
+        progress = node.progress
+        used = node.learner.used if isinstance(node, ProcessServer) else None
+        return NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
 
     def work(self) -> None:
         algorithm, node = self._session.terms.algorithm, self.node
@@ -89,9 +111,7 @@ class HelperLife:
         before = self.node
         before.sums.close(abandon=True)
         if self._is_running:
-            progress = before.progress
-            used = before.learner.used if isinstance(before, ProcessServer) else None
-            self._counts = NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
+            self._counts = self._counted(before)
             self._is_running = False
         plan = await_plan(before, self._counts, is_new=self._is_new, checksums=[])
         self._is_spare = before.address.name not in self._session.terms.roster(plan.workers).by_name
@@ -142,6 +162,7 @@ class HelperLife:
     def state(self, node: ProcessServer) -> PlainState:
         """What this server holds."""
         return {
+            "generation": node.context.generation,
             "values": node.held.snapshot(),
             "optimizer": node.held.all_states(),
             "num_layers": sum(self._is_mine(node)),

@@ -7,6 +7,7 @@ The conversation that it leads is drawn in `talk.control`.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,13 +23,16 @@ from ownpace.core.contract.errors import (
     SharedMemoryError,
     WireError,
 )
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import Ledger
+from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.generations import Generations
 from ownpace.engines.process.run.journal import HubConfig, Journal
 from ownpace.engines.process.run.rendezvous import silence_s
 from ownpace.engines.process.run.restarts import Restarts
 from ownpace.engines.process.run.roll import differences, do_not_fit
+from ownpace.engines.process.run.run_state import StateCollector
 from ownpace.engines.process.talk.control import (
     Checksums,
     ClockAnswer,
@@ -51,12 +55,15 @@ from ownpace.engines.process.talk.control import (
     WorkerBuffers,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
-from ownpace.engines.process.talk.regrouping import DeclaredDead, Lost, Standing
+from ownpace.engines.process.talk.regrouping import DeclaredDead, Lost, Plan, Standing, StateOutline, StateTensor
+from ownpace.engines.process.talk.states import packets
 from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 from ownpace.engines.roster import Roster
 
 _HEAD_START_S = 0.05
 """How far in the future time zero is when it is announced: the announcement has to reach all nodes."""
+_CHECKPOINT_EVERY_S = 60.0
+"""How often a checkpoint is made where no number of samples is given."""
 _EXPLAIN_S = 0.5
 """How long after a connection has ended the death of its process may be found, or the connection be made anew."""
 log = logging.getLogger(__name__)
@@ -81,9 +88,12 @@ class Hub:
         self._has_finished = False
         self.restarts = Restarts()
         self._suspects: dict[str, float] = {}
+        self._collector = StateCollector()
+        self._next_checkpoint_s = math.inf
         self._elastic: Generations | None = None
         if config.elasticity is not None:
-            self._elastic = Generations(config.elasticity, self._tell)
+            self._elastic = Generations(config.elasticity, self._tell, self.restarts, self._collector)
+            self._elastic.on_plan = self._give_states
             self._elastic.on_start = self._begin_generation
 
     @property
@@ -105,7 +115,8 @@ class Hub:
     def begin(self) -> None:
         """Write the first record, and evaluate the model before training."""
         self.journal.begin()
-        if self.evaluator is not None:
+        is_resumed = self._config.elasticity is not None and self._config.elasticity.resumed is not None
+        if self.evaluator is not None and not is_resumed:
             self.evaluator.begin()
 
     def look(self, timeout_s: float) -> None:
@@ -127,6 +138,7 @@ class Hub:
         self._take_scores(final=False)
         self.restarts.look()
         self._look_for_silence()
+        self._look_for_checkpoint()
         trouble = None if self._elastic is None else self._elastic.look()
         if trouble is not None:
             self.complaints.add(trouble)
@@ -157,6 +169,15 @@ class Hub:
         then = "it is started again, and the others go on" if restarts else "the others go on"
         log.warning("%s; %s", str(error).partition(";")[0], then)
 
+    def _look_for_checkpoint(self) -> None:
+        """Ask for a border when a checkpoint is due by the clock."""
+        config, elastic = self._config.elasticity, self._elastic
+        if config is None or elastic is None or config.on_checkpoint is None or config.terms.checkpoint_every:
+            return
+        if time.monotonic() > self._next_checkpoint_s and not elastic.wants_state and elastic.phase == "running":
+            elastic.wants_state = True
+            elastic.ask_for_border()
+
     def _look_for_silence(self) -> None:
         """Find the nodes that do not answer. The system knows of processes that ended here, and may say so first."""
         if self._elastic is None or not self.has_started:
@@ -172,9 +193,42 @@ class Hub:
                 gone.blame = name
                 self.lose(gone)
 
-    def _begin_generation(self, roster: Roster, version: int) -> None:
-        self._zero_s = self._elastic.zero_s if self._elastic is not None else None
-        self.journal.begin_generation(roster, version)
+    def _give_states(self, plan: Plan | None, roster: Roster) -> None:
+        """Give what this hub alone has: a checkpoint to all, a snapshot to a server that was started again."""
+        assert plan is not None
+        assert self._config.elasticity is not None
+        resumed = self._config.elasticity.resumed
+        most = self._config.elasticity.terms.layout.size
+        for name in plan.receivers:
+            node = roster.by_name[name]
+            state: PlainState | None = None
+            if plan.giver == HUB:
+                assert resumed is not None
+                state = resumed.of_server(node.shard) if node.role == "server" else resumed.of_worker(name)
+            elif node.role == "server":
+                state = self._collector.of(name)
+                assert state is not None
+                had = self.journal.nodes[name].totals.updates
+                log.warning("%s goes on from a moment before; %s updates are lost", name, had - plan.version)
+            if state is not None:
+                for packet in packets(state, plan.generation, most):
+                    self.mailbox.send(name, packet)
+
+    def _begin_generation(self, plan: Plan | None, roster: Roster) -> None:
+        """All are prepared: nothing is in flight, and every node has what is planned."""
+        elastic, config = self._elastic, self._config.elasticity
+        assert elastic is not None
+        assert config is not None
+        self._zero_s = elastic.zero_s
+        self.journal.begin_generation(roster, plan, elastic.why, self._now())
+        if plan is not None and plan.wants_state and config.on_checkpoint is not None:
+            state = self._collector.run_state(
+                roster, plan.giver, self.journal.generation, self._now(), self.journal.tallies()
+            )
+            config.on_checkpoint(state)
+        elastic.wants_state = config.on_checkpoint is not None and config.terms.checkpoint_every is not None
+        if plan is None or plan.wants_state or self._next_checkpoint_s == math.inf:
+            self._next_checkpoint_s = time.monotonic() + _CHECKPOINT_EVERY_S
 
     def _now(self) -> float:
         return 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
@@ -221,6 +275,8 @@ class Hub:
                 self._elastic.complain(name, generation)
             case Standing() if self._elastic is not None:
                 self._elastic.take_standing(name, control)
+            case StateOutline() | StateTensor() if self._elastic is not None:
+                self._collector.take(name, control, body)
             case Failed():
                 self.complaints.add(control.error(name))
             case _:

@@ -14,6 +14,7 @@ from ownpace.engines.process.run.evaluator import Evaluator
 from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.replicas import Replicas
 from ownpace.engines.process.talk.control import Report, WorkDone
+from ownpace.engines.process.talk.regrouping import Plan
 from ownpace.engines.roster import Roster
 
 _PROGRESS_EVERY_S = 0.1
@@ -71,22 +72,42 @@ class Journal:
         self._workers = [worker.name for worker in roster.workers]
         self._config = config
         self._last_version = 0
+        self.generation = 1
+        """The number of the one that runs, by the records."""
         self._next_progress_s = 0.0
 
     def begin(self) -> None:
-        """Write the first record."""
-        self.emit(self._config.header)
+        """Write the first record; of a run that is resumed, it is written already."""
+        if self._config.elasticity is None or self._config.elasticity.resumed is None:
+            self.emit(self._config.header)
+        else:
+            self.summary_lines.append(events.to_line(self._config.header))
+            self._last_version = self._config.elasticity.resumed.version
+            self.generation = self._config.elasticity.resumed.generation
+
+    def tallies(self) -> dict[str, list[float]]:
+        """What each worker has done so far: samples, seconds of computing and of loading."""
+        works = {name: node.work for name, node in self.nodes.items() if name in self._workers}
+        return {name: [float(work.samples), work.compute_s, work.load_s] for name, work in works.items()}
 
     def lose(self, name: str, now: float) -> None:
         """A node is gone."""
         self.emit(events.Fault(now, name, "kill"))
 
-    def begin_generation(self, roster: Roster, version: int) -> None:
-        """A generation begins, with these nodes, after so many updates."""
+    def begin_generation(self, roster: Roster, plan: Plan | None, why: str, now: float) -> None:
+        """A generation begins, with these nodes, as it was planned; the first needs no plan."""
+        if plan is None:
+            return
+        if why != "resume":
+            names = [worker.name for worker in roster.workers]
+            before = [worker.name for worker in self._roster.workers]
+            members = None if names == before else names
+            self.generation += 1
+            self.emit(events.Generation(now, self.generation, why, members, plan.version, plan.samples))
         self._roster = roster
         self.replicas = Replicas([worker.name for worker in roster.workers], self._config.layers)
         # What a dead worker alone had made counts no more: the same number of updates is reached again without it.
-        self._last_version = min(self._last_version, version)
+        self._last_version = min(self._last_version, plan.version)
         for node in self.nodes.values():
             node.has_ended = False
 

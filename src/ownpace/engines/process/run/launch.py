@@ -20,6 +20,7 @@ from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.node_main import log_to, worker_device
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
+from ownpace.engines.process.run.run_state import ResumedState
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder
 from ownpace.engines.process.talk.mailbox import RunKey
@@ -75,7 +76,14 @@ def hub_config(
         target=job.target,
         stop_at_target=job.stop_at_target,
         make_evaluator=lambda: Evaluator(learning, num_shards, every, after=after),
-        elasticity=Elasticity(terms, job.on_failure, job.min_workers, job.max_workers),
+        elasticity=Elasticity(
+            terms,
+            job.on_failure,
+            job.min_workers,
+            job.max_workers,
+            job.on_checkpoint,
+            None if job.resume_from is None else ResumedState(job.resume_from, terms),
+        ),
     )
 
 

@@ -21,9 +21,13 @@ class Restarts:
         self._pause_s: dict[str, float] = {}
         self._started_s: dict[str, float] = {}
 
+    def can(self, name: str) -> bool:
+        """Whether a node can be started again from here."""
+        return name in self.names
+
     def ask(self, name: str) -> bool:
         """Start a node again, as soon as it is due; returns whether that can be."""
-        if name not in self.names:
+        if not self.can(name):
             return False
         now = self._now()
         # A node that had lived for long is started again as if it were for the first time.

@@ -30,11 +30,6 @@ class StateCollector:
         self._assemblies: dict[str, StateAssembly] = {}
         self._states: dict[str, NodeState] = {}
 
-    def clear(self) -> None:
-        """Forget what has come so far."""
-        self._assemblies.clear()
-        self._states.clear()
-
     def take(self, name: str, control: StateOutline | StateTensor, body: Tensor | None) -> None:
         """Take a part of a node's state.
 
@@ -42,10 +37,7 @@ class StateCollector:
             WireError: It does not belong to any.
         """
         assembly = self._assemblies.setdefault(name, StateAssembly())
-        if isinstance(control, StateOutline):
-            state = assembly.begin(control)
-        else:
-            state = assembly.take(control, body)
+        state = assembly.begin(control) if isinstance(control, StateOutline) else assembly.take(control, body)
         if state is not None:
             self._states[name] = state
 
@@ -104,9 +96,7 @@ def _joined(servers: Sequence[NodeState]) -> PlainState:
         # A memory that one server has not used yet has no entries there: optimizers begin them by themselves.
         "optimizer": {
             memory: [
-                entry
-                for server in servers
-                for entry in server["optimizer"].get(memory, [{}] * server["num_layers"])
+                entry for server in servers for entry in server["optimizer"].get(memory, [{}] * server["num_layers"])
             ]
             for memory in memories
         },

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.values import Parameters
-from ownpace.core.learning.claims import Places, left_of
+from ownpace.core.learning.claims import ENDLESS, Places, left_of
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, State
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.sampling import Sampler, make_sampler
 from ownpace.core.learning.seeds import Purpose, seed_for
+from ownpace.engines.generators import generator_states, set_generators
 from ownpace.engines.job import Job
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.dealt import EVERYTHING, DealtQueue
 from ownpace.engines.process.node.inbox import TICK_S
 from ownpace.engines.process.node.model_point import held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
@@ -43,6 +43,8 @@ from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import Plan
 from ownpace.engines.processor import Processor
 
+_EVERYTHING: tuple[Places, ...] = ((0, ENDLESS),)
+
 
 class WorkerLife:
     """One worker's process."""
@@ -63,16 +65,23 @@ class WorkerLife:
         optimizer = FlatOptimizer(model.layout, context.address.shard, model.initial, job.optimizer.build)
         self._held = FlatParameters(model.initial, optimizer)
         self._computer = GradientComputer(model, train.to(device), device, graphs=job.cuda_graphs)
+        self._numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
         machine = job.fleet.workers[index]
         paced = machine.machine.samples_per_s is not None
         self._processor = Processor(machine, index, job.seed) if paced else None
-        self._left: Sequence[Places] = EVERYTHING
+        self._left: Sequence[Places] = _EVERYTHING
         self._counters: Counters | None = None
         self._counts = NodeCounts()
         self._begun_at = self._num_workers = 0
         self._is_new = True
         self._is_running = False
         self._sampler: Sampler | None = None
+        self._place = 0
+        """Which of the sampler's workers this one is."""
+        self._position: PlainState | None = None
+        """Where a checkpoint says that it is."""
+        self._is_apart = False
+        """Whether its optimizer's state is its own."""
         self.node = self._worker(context)
 
     # ---- the first generation ----
@@ -80,15 +89,15 @@ class WorkerLife:
     def begin(self) -> None:
         node = self.node
         if self._introduce():
-            node.source = TaskGradients(node, self._computer, _NoSamples(), self._processor, self._index)
+            node.source = TaskGradients(node, self._computer, _NoSamples(), self._processor)
             self._warm_up()
             self._await_regrouping()
         counters = self._open_counters(node)
-        self._source(node, EVERYTHING, counters)
+        self._source(node, _EVERYTHING, counters)
         share_parameters(node)
         self._warm_up()
         self._connection.start_together(node, spans_hosts=self._session.spans_hosts)
-        self._start(EVERYTHING, counters)
+        self._start(_EVERYTHING, counters)
 
     def _introduce(self) -> bool:
         """Say what this worker is about to train; returns whether the others do so already."""
@@ -117,18 +126,18 @@ class WorkerLife:
 
     def _source(self, node: ProcessWorker, left: Sequence[Places], counters: Counters) -> None:
         """Let a node draw the samples that are left, and compute their gradients."""
-        job, num_workers = self._job, len(node.workers)
-        if job.sampling == "queue":
-            take = counters.claiming(0, node.rank)
-            sampler: Sampler = DealtQueue(self._num_samples, job.seed, left, take)
-        elif self._sampler is None or (job.sampling == "shards" and num_workers != self._num_workers):
-            # Shares are divided anew among those who are there; other draws belong to the machine.
-            num = num_workers if job.sampling == "shards" else len(job.fleet.workers)
-            sampler = self._sampler = make_sampler(job.sampling, self._num_samples, num, job.seed)
-        else:
-            sampler = self._sampler
-        place = node.rank if job.sampling == "shards" else self._index
-        node.source = TaskGradients(node, self._computer, sampler, self._processor, place)
+        job = self._job
+        numbers = [self._numbers[worker.name] for worker in node.workers]
+        take = counters.claiming(0, node.rank)
+        sampler = make_sampler(
+            job.sampling, self._num_samples, len(numbers), job.seed, take, numbers=numbers, left=left
+        )
+        if self._position is not None:
+            sampler.go_on(node.rank, self._position)
+        elif self._sampler is not None:
+            sampler.go_on(node.rank, self._sampler.position(self._place))
+        self._sampler, self._place, self._position = sampler, node.rank, None
+        node.source = TaskGradients(node, self._computer, sampler, self._processor)
 
     def _open_counters(self, node: ProcessWorker) -> Counters:
         rendezvous = self._connection.rendezvous
@@ -186,6 +195,7 @@ class WorkerLife:
             progress, used = before.progress, before.learner.used
             self._counts = NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
             self._is_running = False
+            self._is_apart = self._is_apart or before.learner.has_stepped_alone
         plan = await_plan(before, self._counts, is_new=self._is_new, checksums=self._checksums())
         self.node = node = self._next(before, plan)
         left = self._share(plan)
@@ -252,9 +262,7 @@ class WorkerLife:
             for name in plan.workers:
                 if name != self._name:
                     whole = self._shared() | {"buffers": self._computer.buffer_list()}
-                    give_state(
-                        node, name, {"left": left, **(whole if name in plan.receivers else {})}, generation
-                    )
+                    give_state(node, name, {"left": left, **(whole if name in plan.receivers else {})}, generation)
         else:
             state = await_state(node, generation)
             left = [(start, stop) for start, stop in cast("Sequence[Places]", state["left"])]
@@ -283,13 +291,13 @@ class WorkerLife:
 
     def _state(self, left: Sequence[Places], plan: Plan) -> PlainState:
         """What a checkpoint needs of this worker."""
-        gives = plan.giver == self._name or not self._job.algorithm.replicas_identical
+        gives = plan.giver == self._name or self._is_apart
         sampler, processor = self._sampler, self._processor
         return {
             **(self._shared() if gives else {"counts": dataclasses.asdict(self._counts)}),
             "left": left,
             "buffers": self._computer.buffer_list(),
-            "random": random_states(self.node.context.like.device),
+            "random": generator_states(self.node.context.like.device),
             "processor": {} if processor is None else processor.state(),
             "position": {} if sampler is None else sampler.position(self._place),
         }
@@ -313,10 +321,10 @@ class WorkerLife:
         # Running statistics of others are a better start than none.
         self._computer.take_buffers(cast("Sequence[Tensor]", state["buffers"]))
         if "random" in state:
-            set_random_states(cast("Sequence[Tensor]", state["random"]), self.node.context.like.device)
+            set_generators(cast("Sequence[Tensor]", state["random"]), self.node.context.like.device)
         if "processor" in state and self._processor is not None:
             self._processor.go_on(cast(PlainState, state["processor"]))
-        self._position = cast(PlainState, state.get("position", {}))
+        self._position = cast("PlainState | None", state.get("position"))
         tally = cast("Sequence[float] | None", state.get("tally"))
         if tally is not None:
             work = self.node.context.reporter.work
@@ -324,12 +332,21 @@ class WorkerLife:
 
 
 class _NoSamples:
-    """The samples of a worker that does not take part yet."""
+    """The samples of a worker that does not take part yet: there are none to draw."""
 
     def draw(self, rank: int, samples: int) -> Tensor:
         raise AssertionError("a worker draws samples only in a generation")
 
     def assign(self, rank: int, start: float, stop: float) -> None:
+        pass
+
+    def left(self, used: Sequence[int]) -> list[Places]:
+        return []
+
+    def position(self, rank: int) -> PlainState:
+        return {}
+
+    def go_on(self, rank: int, position: PlainState) -> None:
         pass
 
 

@@ -76,6 +76,8 @@ class Plan:
     """As in Standing, of the node whose parameters count."""
     samples: int
     """In those parameters."""
+    version: int
+    """Of those parameters."""
     wants_state: bool
     """Whether the hub wants to have every node's state, for a checkpoint."""
 
