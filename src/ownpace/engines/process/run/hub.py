@@ -89,6 +89,8 @@ class Hub:
         self.restarts = Restarts()
         self._suspects: dict[str, float] = {}
         self._collector = StateCollector()
+        self._had: dict[str, int] = {}
+        self._lost_updates = 0
         self._next_checkpoint_s = math.inf
         self._elastic: Generations | None = None
         if config.elasticity is not None:
@@ -163,6 +165,7 @@ class Hub:
         if self.evaluator is not None:
             self.evaluator.forget(name)
         self.journal.lose(name, self._now())
+        self._had[name] = self.journal.nodes[name].totals.updates
         elastic.lose(name)
 
     def _warn(self, error: OwnpaceError, *, restarts: bool) -> None:
@@ -208,8 +211,8 @@ class Hub:
             elif node.role == "server":
                 state = self._collector.of(name)
                 assert state is not None
-                had = self.journal.nodes[name].totals.updates
-                log.warning("%s goes on from a moment before; %s updates are lost", name, had - plan.version)
+                self._lost_updates = max(0, self._had.get(name, 0) - plan.version)
+                log.warning("%s goes on from a moment before: %s updates are lost", name, self._lost_updates)
             if state is not None:
                 for packet in packets(state, plan.generation, most):
                     self.mailbox.send(name, packet)
@@ -220,7 +223,8 @@ class Hub:
         assert elastic is not None
         assert config is not None
         self._zero_s = elastic.zero_s
-        self.journal.begin_generation(roster, plan, elastic.why, self._now())
+        lost, self._lost_updates = self._lost_updates, 0
+        self.journal.begin_generation(roster, plan, elastic.why, self._now(), lost)
         if plan is not None and plan.wants_state and config.on_checkpoint is not None:
             state = self._collector.run_state(
                 roster, plan.giver, self.journal.generation, self._now(), self.journal.tallies()
@@ -264,10 +268,10 @@ class Hub:
                     self._tell(Start(self._zero_s))
             case Checksums(version, values):
                 self._check_replicas(partial(self.journal.replicas.take, name, version, values))
-            case Ended(checksums):
+            case Ended(checksums, samples):
                 node.has_ended = True
                 self._check_replicas(partial(self.journal.replicas.take_last, name, checksums))
-                self._end_generation(name)
+                self._end_generation(name, samples)
             case Finished():
                 node.has_finished = True
             case Lost(generation, message) if self._elastic is not None:
@@ -294,14 +298,14 @@ class Hub:
         elif not self._elastic.welcome(name):
             self._tell(Refuse(f"{name} comes too late: as many workers as may take part do already"), [name])
 
-    def _end_generation(self, name: str) -> None:
+    def _end_generation(self, name: str, samples: int) -> None:
         """A worker has ended: with the last one, the generation has, and perhaps the run."""
         if self._elastic is None:
             if all(self.journal.nodes[worker.name].has_ended for worker in self._roster.workers):
                 # Not before: some worker may still need its servers.
                 self._tell(Release(), [node.name for node in (*self._roster.servers, *self._roster.communicators)])
         elif self._elastic.worker_ended(name):
-            if self._told_to_stop or self._config.is_spent(self.journal.totals.samples, self._now()):
+            if self._told_to_stop or self._config.is_spent(samples, self._now()):
                 self._elastic.release()
             else:
                 self._elastic.next()

@@ -94,8 +94,8 @@ class Journal:
         """A node is gone."""
         self.emit(events.Fault(now, name, "kill"))
 
-    def begin_generation(self, roster: Roster, plan: Plan | None, why: str, now: float) -> None:
-        """A generation begins, with these nodes, as it was planned; the first needs no plan."""
+    def begin_generation(self, roster: Roster, plan: Plan | None, why: str, now: float, lost: int) -> None:
+        """A generation begins, with these nodes, as it was planned; the first needs no plan. `lost`: updates."""
         if plan is None:
             return
         if why != "resume":
@@ -103,7 +103,7 @@ class Journal:
             before = [worker.name for worker in self._roster.workers]
             members = None if names == before else names
             self.generation += 1
-            self.emit(events.Generation(now, self.generation, why, members, plan.version, plan.samples))
+            self.emit(events.Generation(now, self.generation, why, members, plan.version, plan.samples, lost))
         self._roster = roster
         self.replicas = Replicas([worker.name for worker in roster.workers], self._config.layers)
         # What a dead worker alone had made counts no more: the same number of updates is reached again without it.

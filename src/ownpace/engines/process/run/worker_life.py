@@ -176,7 +176,7 @@ class WorkerLife:
         # The last gradient may still be asked for and not computed; the checksums must be of what is shown.
         node.finish_asked()
         node.context.reporter.report()
-        node.context.reporter.say(Ended(node.learner.last_checksums()))
+        node.context.reporter.say(Ended(node.learner.last_checksums(), node.progress.samples))
         while not node.inbox.released:
             node.inbox.look(TICK_S)
         node.learner.show(final=True)

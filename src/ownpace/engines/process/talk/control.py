@@ -210,6 +210,8 @@ class Ended:
 
     checksums: list[int] = field(default_factory=list)
     """Of the layers of a worker's parameters, where replicas are to be equal."""
+    samples: int = 0
+    """Of all updates that it knows of."""
 
 
 @dataclass(frozen=True, slots=True)
