@@ -32,6 +32,8 @@ _HEAD_START_S = 0.05
 """How far in the future time zero is when it is announced: the announcement has to reach all nodes."""
 _GRACE_S = 2.0
 """How long after the first node that lost a peer its death may be found. Then all connections are made anew."""
+_COME_BACK_S = 120.0
+"""How long a server or communicator may take to be started again: on a busy machine, importing torch takes a minute."""
 _MOST_IN_VAIN = 5
 """How often connections are made anew without a single update in between."""
 Phase = Literal["starting", "running", "standing", "preparing", "closing"]
@@ -93,6 +95,7 @@ class Generations:
         self._fresh: set[str] = set()
         self._joining: dict[str, bool] = {}
         self._lost_since_s = math.inf
+        self._standing_since_s = math.inf
         self._in_vain = 0
         self._started = 0
         self._last_version = 0
@@ -157,7 +160,10 @@ class Generations:
 
     def look(self) -> OwnpaceError | None:
         """See to what is due; returns why the run cannot go on, if it cannot."""
-        if time.monotonic() < self._lost_since_s + _GRACE_S:
+        now = time.monotonic()
+        if self.phase == "standing" and now > self._standing_since_s + _COME_BACK_S and self._missing():
+            return MachineDied(f"{', '.join(self._missing())} did not come back within {_COME_BACK_S:g} s")
+        if now < self._lost_since_s + _GRACE_S:
             return None
         self._lost_since_s = math.inf
         self._in_vain += 1
@@ -165,6 +171,11 @@ class Generations:
             return MachineDied(f"nodes lost each other {self._in_vain} times without an update in between")
         self._regroup("death")
         return None
+
+    def _missing(self) -> list[str]:
+        """The servers and communicators that are needed and are not there."""
+        nodes = self._config.terms.roster(self._workers()).nodes
+        return [node.name for node in nodes if node.name not in self.members]
 
     def ask_for_border(self) -> None:
         """Ask all to end this generation in good order."""
@@ -192,6 +203,7 @@ class Generations:
         self.phase = "standing"
         self.why = why
         self._lost_since_s = math.inf
+        self._standing_since_s = time.monotonic()
         self._border = _Border()
         self._ended = set()
         for name in [name for name, is_ready in self._joining.items() if is_ready]:

@@ -103,6 +103,8 @@ class Journal:
             before = [worker.name for worker in self._roster.workers]
             members = None if names == before else names
             self.generation += 1
+            if not len(roster.servers):  # what a dead worker alone had made, and reported
+                lost = max(0, self._last_version - plan.version)
             self.emit(events.Generation(now, self.generation, why, members, plan.version, plan.samples, lost))
         self._roster = roster
         self.replicas = Replicas([worker.name for worker in roster.workers], self._config.layers)

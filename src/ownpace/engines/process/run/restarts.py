@@ -16,6 +16,8 @@ class Restarts:
         """Those that can be: the children of this process."""
         self.start: Callable[[str], None] = _ignore
         """Starts one of them."""
+        self.elsewhere: set[str] = set()
+        """Those that their own host starts again, without being asked."""
         self._now = now
         self._due_s: dict[str, float] = {}
         self._pause_s: dict[str, float] = {}
@@ -23,12 +25,12 @@ class Restarts:
 
     def can(self, name: str) -> bool:
         """Whether a node can be started again from here."""
-        return name in self.names
+        return name in self.names or name in self.elsewhere
 
     def ask(self, name: str) -> bool:
         """Start a node again, as soon as it is due; returns whether that can be."""
-        if not self.can(name):
-            return False
+        if name not in self.names:
+            return name in self.elsewhere
         now = self._now()
         # A node that had lived for long is started again as if it were for the first time.
         lived_s = now - self._started_s.get(name, -_LONGEST_S)

@@ -17,7 +17,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -130,16 +130,25 @@ class Session:
             by_name = {order.name: order for order in orders}
             self._keeper.hub.restarts.start = lambda name: start(replace(by_name[name], is_late=True))
             self._keeper.hub.restarts.names = set(by_name)
+            helpers = {node.name for node in (*self.roster.servers, *self.roster.communicators)}
+            self._keeper.hub.restarts.elsewhere = helpers - by_name.keys()
         # Only one may look after them: a death is reported once. Where there is a hub, that is its keeper.
         if self._keeper is None and orders:
             over = threading.Event()
-            threading.Thread(target=self._watch, args=(over,), name="ownpace-supervisor", daemon=True).start()
+            by_name = {order.name: order for order in orders}
+            watch = threading.Thread(target=self._watch, args=(over, by_name), name="ownpace-supervisor", daemon=True)
+            watch.start()
             self._stack.callback(over.set)
 
-    def _watch(self, over: threading.Event) -> None:
+    def _watch(self, over: threading.Event, orders: Mapping[str, NodeOrder]) -> None:
         while not over.wait(_LOOK_EVERY_S):
             # A helper that has heard Goodbye may end before this process has: that is no reason to give up.
-            self.orders.alarms += self._supervisor.deaths(even_clean=False)
+            deaths = self._supervisor.deaths(even_clean=False)
+            if self.orders.goes_on:
+                for death in deaths:  # the hub waits for it
+                    self._supervisor.spawn(replace(orders[death.blame], is_late=True))
+            else:
+                self.orders.alarms += deaths
 
     def _raise_deaths(self) -> None:
         """While the hub waits for a node to answer: one that is gone never will."""

@@ -158,6 +158,7 @@ class WorkerLife:
         self._counters, self._left = counters, left
         self._begun_at, self._num_workers = self.node.progress.samples, len(self.node.workers)
         self._is_new, self._is_running = False, True
+        self._session.orders.goes_on = self._job.on_failure != "stop"
         self.node.learner.begin()
 
     def close(self) -> None:
