@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from ownpace.core.contract.errors import (
@@ -26,6 +27,7 @@ from ownpace.core.contract.errors import (
     WireError,
 )
 from ownpace.engines.process.node.context import Orders
+from ownpace.engines.process.run.agent_watch import AgentWatch, find_agent
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, silence_s
 from ownpace.engines.process.run.roll import JOIN, LEAVE, LOOP, Roll
@@ -62,9 +64,13 @@ class Presence:
         # Guards all of the above, and the lines: the thread and the rank itself both send on them.
         self._changed = threading.Condition()
         self._silence_s = silence_s()
+        self._agent = AgentWatch(self._lose_agent, find_agent())
         self._mailbox: Mailbox | None = None
         if len(self._ranks) > 1:
-            self._mailbox = self._connect(store, rendezvous)
+            with ExitStack() as stack:
+                stack.callback(self._agent.close)  # if the others do not come
+                self._mailbox = self._connect(store, rendezvous)
+                stack.pop_all()
             self._thread = threading.Thread(target=self._listen, name="ownpace-presence", daemon=True)
             self._thread.start()
             try:
@@ -207,6 +213,10 @@ class Presence:
         error.blame = f"rank {rank}"
         self._complaints.add(error)
 
+    def _lose_agent(self) -> None:
+        with self._changed:
+            self._alarm(MachineDied("torchrun, which started this rank, is gone; the run cannot outlive it"))
+
     def _give_up(self, error: OwnpaceError) -> None:
         if self._is_over:
             return
@@ -268,6 +278,7 @@ class Presence:
 
     def close(self) -> None:
         """End this rank's part."""
+        self._agent.close()
         if self._mailbox is None:
             return
         if self._has_failed and self._rank == 0:
