@@ -102,9 +102,8 @@ def _this(run: Path, path: Path) -> tuple[Path, StateFile]:
         return path, content
     older = [each for each in Checkpoints(run).newest_first() if samples_of(each) < samples_of(path)]
     before = next((each for each, found in readable(older) if isinstance(found, StateFile)), None)
-    raise InputError(
-        f"{content}; {f'the one before it is whole: --resume {before}' if before else 'there is no other'}"
-    )
+    offer = "there is no older one" if before is None else f"the one before it is whole: --resume {before}"
+    raise InputError(f"{content}; {offer}")
 
 
 def _check_same_run(checkpoint: Path, file: StateFile, config: Path) -> None:
