@@ -26,6 +26,12 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="Start from the config.json of a run.", metavar="FILE", rich_help_panel=RUN),
 ]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume", help="Go on with a run: its folder, or a checkpoint in it.", metavar="RUN", rich_help_panel=RUN
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder for the results (default: a new one in runs/).", metavar="FOLDER", rich_help_panel=WRITE),

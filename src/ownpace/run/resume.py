@@ -49,7 +49,7 @@ class Resumption:
         return all(isinstance(found, InputError) for _, found in readable(newer))
 
 
-def resume(path: str | Path, changes: Mapping[str, object]) -> Resumption:
+def find_resumption(path: str | Path, changes: Mapping[str, object]) -> Resumption:
     """What a run goes on from: its newest checkpoint that is whole.
 
     Args:

@@ -12,7 +12,7 @@ import torch
 from ownpace import Config, InputError, Task
 from ownpace.fleet import read_fleet
 from ownpace.run.checkpoints import Checkpoints
-from ownpace.run.resume import CHANGEABLE, resume, saved_fields
+from ownpace.run.resume import CHANGEABLE, find_resumption, saved_fields
 from ownpace.tasks import Quadratic
 
 
@@ -36,17 +36,17 @@ def run(tmp_path):
 
 
 def test_it_goes_on_from_the_newest_with_the_runs_own_description(run):
-    found = resume(run, {})
+    found = find_resumption(run, {})
     assert (found.run, found.samples, found.file.state["a"]) == (run, 300, 300)
     assert found.config == Config.load(run)
     assert found.is_newest()
-    older = resume(run / "checkpoints" / "000000000000100.safetensors", {})
+    older = find_resumption(run / "checkpoints" / "000000000000100.safetensors", {})
     assert (older.run, older.samples, older.is_newest()) == (run, 100, False)
 
 
 def test_what_makes_no_other_run_of_it_may_be_changed(run):
     changes = {"fleet": "x2", "epochs": 50.0, "seconds": 3.0, "checkpoint_every": 7, "on_failure": "stop", "seed": 0}
-    config = resume(run, {**changes, "parameters": {"staleness": "3"}}).config
+    config = find_resumption(run, {**changes, "parameters": {"staleness": "3"}}).config
     assert (config.fleet, config.samples, config.epochs, config.on_failure) == ("x2", None, 50.0, "stop")
     assert config.parameters == {"staleness": 3}
     assert set(CHANGEABLE) <= set(Config.__dataclass_fields__)
@@ -55,13 +55,13 @@ def test_what_makes_no_other_run_of_it_may_be_changed(run):
         "momentum": "momentum is 0.5",
     }.items():
         with pytest.raises(InputError, match=reason):
-            resume(run, {change: 0.5})
+            find_resumption(run, {change: 0.5})
     with pytest.raises(InputError, match="algorithm is 'sync', but the run"):
-        resume(run, {"algorithm": "sync"})
+        find_resumption(run, {"algorithm": "sync"})
     with pytest.raises(InputError, match="parameters is"):
-        resume(run, {"parameters": {"staleness": "4"}})
+        find_resumption(run, {"parameters": {"staleness": "4"}})
     with pytest.raises(InputError, match=r"samples is 300, but the checkpoint .* is at sample 300 already; give more"):
-        resume(run, {"samples": 300})
+        find_resumption(run, {"samples": 300})
 
 
 def test_a_damaged_one_is_passed_over_and_said(run, caplog):
@@ -70,20 +70,20 @@ def test_a_damaged_one_is_passed_over_and_said(run, caplog):
     content[-1] ^= 1
     newest.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        found = resume(run, {})
+        found = find_resumption(run, {})
     assert found.samples == 200
     assert found.is_newest()
     assert "checksum is wrong: it is damaged; going on from the one before it, at sample 200" in caplog.text
     with pytest.raises(
         InputError, match=f"checksum is wrong: it is damaged; the one before it is whole: .*{middle.name}"
     ):
-        resume(newest, {})
+        find_resumption(newest, {})
     for path in (middle, oldest):
         path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(InputError, match=r"has no checkpoint that is whole: .*300.*; .*200.*; .*100"):
-        resume(run, {})
+        find_resumption(run, {})
     with pytest.raises(InputError, match="it is cut off, or none of ours; there is no older one"):
-        resume(oldest, {})
+        find_resumption(oldest, {})
 
 
 def test_a_foreign_one_is_refused_with_the_reason(run, tmp_path):
@@ -91,26 +91,26 @@ def test_a_foreign_one_is_refused_with_the_reason(run, tmp_path):
     path = Checkpoints(other).newest_first()[0]
     path.rename(run / "checkpoints" / path.name)
     with pytest.raises(InputError, match=r"is of another run: its lr was 0\.5, but .*config\.json says 0\.05"):
-        resume(run, {})
+        find_resumption(run, {})
 
 
 def test_what_is_no_run_is_refused(run, tmp_path):
     with pytest.raises(InputError, match="neither the folder of a run nor a checkpoint in one"):
-        resume(tmp_path / "nowhere", {})
+        find_resumption(tmp_path / "nowhere", {})
     with pytest.raises(InputError, match="neither the folder of a run nor a checkpoint in one"):
-        resume(run / "config.json", {})
+        find_resumption(run / "config.json", {})
     with pytest.raises(InputError, match="has no checkpoint to go on from; run it again: ownpace train --config"):
-        resume(a_run(tmp_path / "none", CONFIG), {})
+        find_resumption(a_run(tmp_path / "none", CONFIG), {})
     (run / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config\.json cannot be read"):
-        resume(run, {})
+        find_resumption(run, {})
 
 
 def test_a_run_that_has_finished_can_only_be_made_longer(run):
     (run / "summary.json").write_text(json.dumps({"reason": "finished"}))
     with pytest.raises(InputError, match="has finished; to train longer, give --epochs, --samples or --seconds"):
-        resume(run, {"fleet": "x2"})
-    assert resume(run, {"samples": 2000}).samples == 300
+        find_resumption(run, {"fleet": "x2"})
+    assert find_resumption(run, {"samples": 2000}).samples == 300
 
 
 def test_things_of_the_users_own_are_given_again(tmp_path):
@@ -120,8 +120,8 @@ def test_things_of_the_users_own_are_given_again(tmp_path):
 
     run = a_run(tmp_path / "mine", Config(task=Mine(), samples=1000), 100)
     with pytest.raises(InputError, match="cannot be made again"):
-        resume(run, {})
+        find_resumption(run, {})
     task: Task = Mine()
-    config = resume(run, {"task": task, "fleet": read_fleet("x2")}).config
+    config = find_resumption(run, {"task": task, "fleet": read_fleet("x2")}).config
     assert config.task is task
     assert config.fleet == read_fleet("x2")
