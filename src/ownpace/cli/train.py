@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Mapping
 
 import typer
 from rich.console import Console
@@ -13,11 +13,12 @@ from ownpace.cli.logs import show_logs
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import read_events
 from ownpace.engines import is_main_process, num_ranks
+from ownpace.report.outline import Outline
 from ownpace.report.table import comparison_table
-from ownpace.run import EVENTS, Result, execute
+from ownpace.run import Result, execute
 from ownpace.run.names import label
+from ownpace.run.place import FIGURE
 
 
 @options.with_run_options()
@@ -63,14 +64,16 @@ def train(
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     else:
-        _show(result, name, folder, with_figure=described.detail)
+        _show(result, {name: bar.outline} if described.detail else {})
     if result.error is not None:
         raise result.error
 
 
-def _show(result: Result, name: str, folder: Path, *, with_figure: bool) -> None:
+def _show(result: Result, figure: Mapping[str, Outline]) -> None:
     console = Console()
     console.print(comparison_table([result.summary]))
-    if with_figure:
-        draw({name: list(read_events(folder / EVENTS))}, folder / "figure.png", console)
-    console.print(f"results in {folder}", markup=False)
+    if result.folder is None:
+        return
+    if figure:
+        draw(figure, result.folder / FIGURE, console)
+    console.print(f"results in {result.folder}", markup=False)

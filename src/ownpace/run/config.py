@@ -16,6 +16,7 @@ from ownpace.core.learning.sampling import Sampling
 from ownpace.core.learning.schedule import Schedule, ScheduleShape
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import choices, describe_type, fits, positive, values_of
+from ownpace.core.whole_file import write_text
 from ownpace.engines import Job, num_ranks
 from ownpace.engines.job import Evaluate, Precision
 from ownpace.fleet import PRESETS, Fleet, read_fleet
@@ -117,6 +118,15 @@ class Config:
     detail: Annotated[
         bool, Help("Record each computation, transfer and wait, not only evaluations and sums.", WRITE)
     ] = True
+    events_limit_mb: Annotated[
+        int,
+        Help(
+            "Of longer records, keep the detail of the beginning and of the end; 0: no limit.",
+            WRITE,
+            "--events-limit",
+            "MB",
+        ),
+    ] = 128
     log_files: Annotated[bool, Help("On processes: write one log file per node into the run's folder.", WRITE)] = False
 
     def __post_init__(self) -> None:
@@ -140,7 +150,7 @@ class Config:
 
     def save(self, path: str | Path) -> None:
         """Write a file that `load` reads."""
-        Path(path).write_text(config_file.to_text(values_of(self)), encoding="utf-8")
+        write_text(Path(path), config_file.to_text(values_of(self)))
 
     def override(self, **changes: object) -> Config:
         """The same but for these fields.

@@ -61,12 +61,13 @@ def execute(
         on_progress: Called now and then with the samples so far and the engine's time.
 
     Returns:
-        The result. An error of the run itself (divergence, a dead machine, Ctrl-C) is in it; bad input raises.
+        The result. An error of the run itself (divergence, a dead machine, Ctrl-C, a full disk) is in it; bad input
+        raises.
     """
     job = job or config.job(out)
     if not is_main_process():
         out = None  # rank 0 writes
-    with RunFolder(out, overwrite=overwrite) as folder:
+    with RunFolder(out, overwrite=overwrite, events_limit_mb=config.events_limit_mb) as folder:
         try:
             # Before the run: one that is cut off can then be repeated.
             folder.write_config(config.resolved(job))
@@ -76,8 +77,10 @@ def execute(
         except InputError:  # which could not be found earlier
             folder.discard()
             raise
-        folder.write_result(result.as_dict(), outcome.model)
-    return result
+        if result.error is not None and folder.keep_earlier():
+            return replace(result, folder=None)
+        missing = folder.write_result(result.as_dict(), outcome.model)
+    return result if missing is None else replace(result, error=result.error or missing)
 
 
 def _run(
