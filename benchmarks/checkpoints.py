@@ -42,7 +42,14 @@ def main() -> None:
                 f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})",
             )
         )
-    heads = ("algorithm, model", "checkpoint", "every (samples)", "samples/s without", "with", "ratio, median and range")
+    heads = (
+        "algorithm, model",
+        "checkpoint",
+        "every (samples)",
+        "samples/s without",
+        "with",
+        "ratio, range",
+    )
     print_table(heads, rows)
 
 

@@ -18,7 +18,8 @@ from ownpace.cli.logs import LEVELS
 from ownpace.core.contract.errors import InputError
 from ownpace.core.settings import choices, fits
 from ownpace.run import Config
-from ownpace.run.config import RUN, WRITE, field_types, help_of
+from ownpace.run.config import field_types, help_of
+from ownpace.run.help import RUN, WRITE
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 

@@ -13,13 +13,13 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.contract.events import Event
 from ownpace.core.learning.task import Task
-from ownpace.engines import ENGINES, Job, is_main_process
+from ownpace.engines import ENGINES, Job, Outcome, is_main_process
 from ownpace.engines.job import OnProgress
 from ownpace.run.checkpoints import Checkpoints, CheckpointWriter
 from ownpace.run.config import Config, help_of
 from ownpace.run.folder import RunFolder
 from ownpace.run.recording import Recording, Result
-from ownpace.run.resume import Resumption, find_resumption, saved_fields
+from ownpace.run.resume import Resumption, find_resumption
 from ownpace.run.resumed_folder import ResumedFolder
 from ownpace.tasks import TASKS
 
@@ -45,41 +45,67 @@ def execute(
         out: The run's folder (None: nothing is written).
         overwrite: Whether the folder may hold an earlier run, which is then replaced.
         resumption: What the run goes on from, whose `config` is then the first argument (None: it begins).
-        job: `config.job(out)`, if that was called before to find bad input early (None: it is called here).
+        job: `config.job(out)`, if that was called before to find bad input early.
         on_start: Gets the job before it runs.
         on_event: Gets every event.
         on_progress: Called now and then with the samples so far and the engine's time.
 
     Returns:
-        The result. An error of the run itself (divergence, a dead machine, Ctrl-C) is in it; bad input raises.
+        The result. An error of the run itself (divergence, a dead machine, Ctrl-C, a full disk) is in it; bad input
+        raises.
     """
     job = job or config.job(out)
     if resumption is not None:
         job = replace(job, resume_from=resumption.file.state)
-        check_place(resumption, out, overwrite=overwrite)
-    if not is_main_process():
-        out = None  # rank 0 writes
-    with RunFolder(out, overwrite=overwrite, resumption=resumption) as folder:
+    with _folder(config, out, resumption, overwrite=overwrite) as folder:
         try:
             # Before the run: one that is cut off can then be repeated.
-            resolved = config.resolved(job)
-            folder.write_config(resolved)
-            writer = writer_for(folder.path, config, resumption)
-            recording = Recording(folder, saved_fields(resolved), writer, resumption, on_event)
-            if writer is not None:
-                job = replace(job, on_checkpoint=recording.checkpoint)
+            folder.write_config(resolved := config.resolved(job))
+            recording = Recording(folder, resolved, _writer(folder, config), resumption, on_event)
+            job = replace(job, on_checkpoint=recording.on_checkpoint)
             if on_start is not None:
                 on_start(job)
-            try:
+            with recording:
                 outcome = ENGINES[config.engine_name](job, recording.emit, on_progress)
-            finally:
-                recording.close()
             result = recording.result(outcome)
         except InputError:  # which could not be found earlier
             folder.discard()
             raise
-        folder.write_result(result.as_dict(), outcome.model)
-    return result
+        return _written(result, outcome, folder)
+
+
+def _written(result: Result, outcome: Outcome, folder: RunFolder | ResumedFolder) -> Result:
+    """The result, once it is in the folder."""
+    if result.error is not None and folder.keep_earlier():
+        return replace(result, folder=None)
+    missing = folder.write_result(result.as_dict(), outcome.model)
+    return result if missing is None else replace(result, error=result.error or missing)
+
+
+def _folder(
+    config: Config, out: Path | None, resumption: Resumption | None, *, overwrite: bool
+) -> RunFolder | ResumedFolder:
+    if not is_main_process():
+        return RunFolder(None, overwrite=False)  # rank 0 writes
+    if out is None and config.checkpoint_every:
+        raise InputError(
+            f"checkpoint_every is {config.checkpoint_every}, but there is no folder to write to; name one with out"
+        )
+    if resumption is None or out is None:
+        return RunFolder(out, overwrite=overwrite, events_limit_mb=config.events_limit_mb)
+    return ResumedFolder(resumption, out, overwrite=overwrite, events_limit_mb=config.events_limit_mb)
+
+
+def _writer(folder: RunFolder | ResumedFolder, config: Config) -> CheckpointWriter | None:
+    """Who writes checkpoints, if any are to be made."""
+    on_processes = config.engine_name == "process"
+    wanted = on_processes if config.checkpoint_every is None else config.checkpoint_every > 0
+    if folder.path is None or not wanted:
+        return None
+    # In virtual time nobody waits for the disk, and a run must not depend on how fast that is.
+    return CheckpointWriter(
+        Checkpoints(folder.path), kept=config.checkpoints_kept, in_background=on_processes, last=folder.checkpoint
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,10 +12,13 @@ from ownpace.core.contract.errors import DivergenceError, OwnpaceError
 from ownpace.core.contract.events import Evaluation, Event, Run, from_line, to_line
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines import Outcome
+from ownpace.engines.job import OnCheckpoint
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.run.checkpoints import CheckpointWriter, samples_of
+from ownpace.run.config import Config
 from ownpace.run.folder import RunFolder
-from ownpace.run.resume import Resumption
+from ownpace.run.resume import Resumption, saved_fields
+from ownpace.run.resumed_folder import ResumedFolder, recorded
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,14 @@ class Recording:
 
     def __init__(
         self,
-        folder: RunFolder,
-        described: PlainState,
+        folder: RunFolder | ResumedFolder,
+        config: Config,
         writer: CheckpointWriter | None,
         resumption: Resumption | None,
         on_event: Callable[[Event], None] | None,
     ) -> None:
         self._folder = folder
-        self._described = described
+        self._config = config
         self._writer = writer
         self._resumed = resumption
         self._on_event = on_event
@@ -71,6 +74,9 @@ class Recording:
                 event = from_line(line)
                 self._highlights.take(event)
                 self._builder.take(event)
+            if on_event is not None:
+                for event in recorded(resumption):
+                    on_event(event)
 
     def emit(self, event: Event) -> None:
         """Take one event."""
@@ -83,37 +89,47 @@ class Recording:
         if self._on_event is not None:
             self._on_event(event)
 
-    def checkpoint(self, state: PlainState) -> None:
-        """Take the state of the run between two generations."""
+    @property
+    def on_checkpoint(self) -> OnCheckpoint | None:
+        """Who takes checkpoints; None: nobody wants any."""
+        return None if self._writer is None else self._checkpoint
+
+    def _checkpoint(self, state: PlainState) -> None:
         assert self._writer is not None
         about = {
-            "config": self._described,
+            "config": saved_fields(self._config),
             "wall_seconds": time.perf_counter() - self._began,
             # Which also writes them: whoever goes on from here finds what came before.
             "records": self._folder.position(),
             "highlights": self._highlights.lines(),
         }
-        self._writer.take(int(str(state["samples"])), state, about)
+        self._writer.take(_samples(state), state, about)
 
-    def close(self) -> None:
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *details: object) -> None:
         """Wait until the last checkpoint is written."""
         if self._writer is not None:
             self._writer.close()
 
     def result(self, outcome: Outcome) -> Result:
         """What came out."""
-        last = self._resumed.checkpoint if self._resumed is not None else None
         summary = self._builder.summary()
         if outcome.error is not None:
             # An error that the last record does not know: replicas that differ are found after it was written.
             summary = replace(summary, code=outcome.error.code)
-        return Result(
-            summary,
-            time.perf_counter() - self._began,
-            outcome.error,
-            self._folder.path,
-            last if self._writer is None else self._writer.last or last,
-        )
+        checkpoint = self._folder.checkpoint if self._writer is None else self._writer.last
+        wall_seconds = time.perf_counter() - self._began
+        return Result(summary, wall_seconds, outcome.error, self._folder.path, checkpoint)
+
+
+def _samples(state: PlainState) -> int:
+    """How far a run is: as far as its servers, or the worker that has made most updates."""
+    servers, workers = state.get("servers"), state["workers"]
+    assert isinstance(workers, Mapping)
+    learners = servers if isinstance(servers, Sequence) and servers else workers.values()
+    return max(int(learner["counts"]["samples"]) for learner in learners)
 
 
 class Highlights:
@@ -136,6 +152,5 @@ class Highlights:
 
     def lines(self) -> list[str]:
         """Those events, in their order."""
-        last = [] if self._last is None or self._last in self._better[-1:] else [self._last]
-        first = [] if self._run is None else [self._run]
-        return [to_line(event) for event in (*first, *self._better, *last)]
+        last = None if self._last in self._better[-1:] else self._last
+        return [to_line(event) for event in (self._run, *self._better, last) if event is not None]

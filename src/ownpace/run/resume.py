@@ -13,9 +13,9 @@ from ownpace.core.learning.state_file import StateFile
 from ownpace.core.settings import values_of
 from ownpace.engines import is_main_process
 from ownpace.run import config_file
-from ownpace.run.checkpoints import CHECKPOINTS, Checkpoints, readable, samples_of
+from ownpace.run.checkpoints import Checkpoints, readable, samples_of
 from ownpace.run.config import CONFIG, Config
-from ownpace.run.folder import SUMMARY
+from ownpace.run.place import CHECKPOINTS, SUMMARY
 
 CHANGEABLE = (
     "fleet", "samples", "epochs", "seconds", "device", "log_files", "checkpoint_every", "checkpoints_kept",
