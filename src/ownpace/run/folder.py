@@ -136,7 +136,10 @@ class RunFolder:
             missing.append(f"the summary ({error})")
         if not missing:
             return None
-        return NotWritten(f"{self.path} lacks {' and '.join(missing)}; make room, and run it again with --overwrite")
+        rest = (
+            "the model is whole" if (self._place / MODEL).exists() else "make room, and run it again with --overwrite"
+        )
+        return NotWritten(f"{self.path} lacks {' and '.join(missing)}; {rest}")
 
     def _try(self, write: Callable[[], None]) -> str | None:
         """Write a file, at the cost of recorded detail if need be; returns why it could not be done."""
