@@ -153,7 +153,8 @@ def save_result(
         missing.append(f"the summary ({error})")
     if not missing:
         return None
-    return NotWritten(f"{path} lacks {' and '.join(missing)}; make room, and run it again with --overwrite")
+    rest = "the model is whole" if (path / MODEL).exists() else "make room, and run it again with --overwrite"
+    return NotWritten(f"{path} lacks {' and '.join(missing)}; {rest}")
 
 
 def _try(events: EventLog, write: Callable[[], None]) -> str | None:
