@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def train(
     config: options.ConfigFile = None,
     resume: options.Resume = None,
     given: options.Given,
+    insecure: options.Insecure = False,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
@@ -36,30 +38,28 @@ def train(
 ) -> None:
     """Train one model with one algorithm on one fleet.
 
-    For example, and then the same with another learning rate:
+    For example; the same with another learning rate; and the first, cut off, from its last checkpoint on:
 
       ownpace train --algorithm balanced --fleet 4,2,1,1 --out runs/first
       ownpace train --config runs/first/config.json --lr 0.1
-
-    A run that was cut off goes on from its last checkpoint, if it wrote one:
-
       ownpace train --resume runs/first
 
     Results go into a folder: config.json, events.jsonl, checkpoints, model.safetensors, summary.json, figure.png.
     """
     show_logs(verbose)
+    if insecure:  # of this start, not of the run: no configuration file should say it
+        os.environ["OWNPACE_INSECURE"] = "1"
     resumption = _resumption(resume, config, given)
     described = given.config(config) if resumption is None else resumption.config
     name = label(described.algorithm)
-    if resumption is not None and out is None:
-        out = resumption.run
-    folder = options.folder_for(out, name, label(described.task))
+    out = resumption.run if out is None and resumption is not None else out
     # Otherwise each process would make up a folder: its name has the time at which it was asked for.
     if described.log_files and out is None and num_ranks() is not None:
         raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
     if not is_main_process():  # another rank of torchrun's speaks for the run
         error = execute(described, out, resumption=resumption).error
         raise SystemExit(0 if error is None else error.exit_code)
+    folder = options.folder_for(out, name, label(described.task))
     result, outline = _run(described, folder, resumption, overwrite=overwrite)
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
