@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from ownpace.cli.main import main
-from ownpace.core.contract.events import read_events
+from ownpace.core.contract.event_file import read_events
 from ownpace.report import summarize
 from ownpace.tasks import Digits
 

@@ -26,7 +26,8 @@ app = typer.Typer(
     add_completion=False,
     add_help_option=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 diverged, 4 a machine died, 5 deadlock, 130 Ctrl-C.",
+    epilog="Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 diverged, 4 a machine died, 5 deadlock, "
+    "6 not all could be written, 130 Ctrl-C.",
 )
 app.command("train", add_help_option=False)(train)
 app.command("compare", add_help_option=False)(compare)

@@ -10,6 +10,7 @@
     ├── NodeFailed                      node-failed        1     a node's code raised what was not expected
     ├── ReplicasDiffer                  replicas-differ    1     workers' parameters differ that must be equal
     ├── Deadlock                        deadlock           5     an algorithm waits for something that cannot happen
+    ├── NotWritten                      not-written        6     the run went on, but not all of it could be written
     └── Interrupted                     interrupted      130     Ctrl-C; everything up to then has been written
 
 Any other exception is a bug of ours and keeps its traceback (exit code 1). Errors travel between processes by their
@@ -101,6 +102,13 @@ class Deadlock(OwnpaceError):
     exit_code = 5
 
 
+class NotWritten(OwnpaceError):
+    """The disk is full, or cannot be written: something of the run is missing in its folder."""
+
+    code = "not-written"
+    exit_code = 6
+
+
 class Interrupted(OwnpaceError):
     """The user pressed Ctrl-C."""
 
@@ -119,6 +127,7 @@ _ALL: tuple[type[OwnpaceError], ...] = (
     NodeFailed,
     ReplicasDiffer,
     Deadlock,
+    NotWritten,
     Interrupted,
 )
 BY_CODE: dict[str, type[OwnpaceError]] = {kind.code: kind for kind in _ALL}
