@@ -77,6 +77,7 @@ def send(name: str, number: signal.Signals) -> Callable[[], None]:
 
     def act() -> None:
         (pid,) = (child.pid for child in multiprocessing.active_children() if child.name == name)
+        assert pid is not None
         os.kill(pid, number)
 
     return act
@@ -169,7 +170,7 @@ def test_a_resumed_run_is_the_same_run_bit_for_bit(name):
     assert (whole.reason, again.reason) == ("finished", "finished")
     assert all(torch.equal(whole.model[key], again.model[key]) for key in whole.model)
     ends = [run.events[-1] for run in (script, resumed)]
-    assert ends[0].sums.updates == ends[1].sums.updates  # type: ignore[union-attr]
+    assert ends[0].sums.updates == ends[1].sums.updates
     assert [state["generation"] for state in resumed.states] == [state["generation"] for state in script.states[1:]]
 
 

@@ -26,6 +26,7 @@ from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, Released
 from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer, ProcessWorker
 from ownpace.engines.process.run.helper_life import HelperLife, held_by, take_first_parameters
 from ownpace.engines.process.run.life import drive, live, say_farewell
+from ownpace.engines.process.run.log_file import LogFile
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder, die_with_parent, read_order
 from ownpace.engines.process.run.worker_life import WorkerLife
@@ -73,8 +74,7 @@ def _ignore_signals() -> None:
 
 def log_to(folder: Path, name: str) -> None:
     """Write this process's log into a file of the run folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / f"{name}.log", encoding="utf-8")
+    handler = LogFile(folder, name)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("ownpace")
     logger.addHandler(handler)
