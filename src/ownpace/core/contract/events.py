@@ -119,12 +119,32 @@ class Evaluation:
 
 @dataclass(slots=True)
 class Fault:
-    """Something happened to a node: `kill`, `pause`, `back`."""
+    """Something happened to a node: `kill`, `pause`, `cut`, `back`."""
 
     kind: ClassVar[str] = "fault"
     t: float
     who: str
     what: str
+
+
+@dataclass(slots=True)
+class Generation:
+    """The run goes on with these workers, from this state; the first generation has no such record."""
+
+    kind: ClassVar[str] = "generation"
+    t: float
+    number: int
+    """From 1 on, which is the start of the run."""
+    why: str
+    """`checkpoint`, `join`, `death` (a worker is gone) or `restart` (a server was)."""
+    members: list[str] | None
+    """The workers by rank; None: those of before."""
+    updates: int
+    """That made the parameters it begins with."""
+    samples: int
+    """Of those updates."""
+    lost: int = 0
+    """Updates that were recorded before, but died with the node that made them."""
 
 
 @dataclass(slots=True)
@@ -168,10 +188,10 @@ class End:
     """Of a run that ended early: the `code` of its error. Records of runs that finished have none."""
 
 
-Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | End
+Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | Generation | End
 Emit = Callable[[Event], None]
 _KINDS: dict[str, type[Event]] = {
-    cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, End)
+    cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, Generation, End)
 }
 
 

@@ -29,7 +29,7 @@ DTYPES = [
     torch.bool,
 ]
 SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12), Shard(2, 12, 12))
-LIMITS = Limits(SHARDS, 12)
+LIMITS = Limits(SHARDS, 12, num_workers=12)
 
 whole = st.integers(0, 2**62)
 real = st.floats(allow_nan=False, width=64)
@@ -71,9 +71,10 @@ noted = st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters=
     st.lists(real, max_size=4),
     st.integers(0, 9),
     durations,
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=3).map(tuple),
 )
-def test_gradients(dtype, numel, versions, notes, own_notes, settings, samples, seconds):
-    gradient = Gradient(values(numel, dtype), samples, tuple(versions), 0.5, seconds, own_notes)
+def test_gradients(dtype, numel, versions, notes, own_notes, settings, samples, seconds, sources):
+    gradient = Gradient(values(numel, dtype), samples, tuple(versions), 0.5, seconds, own_notes, sources=sources)
     came = there(Packet(gradient, notes, 7, True, 1.25, tuple(settings), 3))
     assert (came.notes, came.samples, came.stop, came.sent_s) == (notes, 7, True, 1.25)
     assert (came.settings, came.generation, came.control) == (tuple(settings), 3, None)
@@ -82,7 +83,7 @@ def test_gradients(dtype, numel, versions, notes, own_notes, settings, samples, 
     assert (body.samples, body.versions, body.loss, body.seconds) == (samples, tuple(versions), 0.5, seconds)
     assert body.total.dtype == dtype
     assert torch.equal(body.total, gradient.total)
-    assert body.notes == own_notes
+    assert (body.notes, body.sources) == (own_notes, sources)
 
 
 @given(noted)
@@ -207,6 +208,10 @@ def test_forging_nothing_changes_nothing():
         (forged(PARAMETERS, number=-3), "has the number -3"),
         (sent(Packet(Gradient(values(12, torch.float32), 3, (4, -5, 6)))), "versions (4, -5, 6) of 3 shards"),
         (sent(Packet(Gradient(values(12, torch.float32), 3, (4, 5)))), "versions (4, 5) of 3 shards"),
+        *(
+            (sent(Packet(Gradient(values(12, torch.float32), 3, (4,), sources=wrong))), "no node counts so")
+            for wrong in (((-1, 3),), ((0, -3),), ((0, 3), (12, 1)))
+        ),
         (forged(GRADIENT, num_versions=2**30), "numbers"),
         (forged(GRADIENT, num_gradient_notes=2**31 - 1), "numbers"),
         (forged(GRADIENT, num_settings=-1), "numbers"),
