@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -37,9 +36,7 @@ from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import Rendezvous
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
 from ownpace.engines.process.talk.mailbox import Mailbox
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
+from ownpace.engines.process.talk.sealed_store import SealedStore
 
 _PATIENCE_S = 15.0
 """How long a run may take to end after Ctrl-C; torchrun kills what still runs after 30 s."""
@@ -60,7 +57,7 @@ class Session:
         rendezvous: Rendezvous,
         *,
         spans_hosts: bool = False,
-        store: Store | None = None,
+        store: SealedStore | None = None,
         hub: HubConfig | None = None,
         handles_signals: bool = False,
         presence: Presence | None = None,
