@@ -15,7 +15,8 @@ from tests.process.started import FOR_LONG, PATIENCE_S, Started, torchrun_train,
 from torch.distributed import TCPStore
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import End, read_events
+from ownpace.core.contract.event_file import read_events
+from ownpace.core.contract.events import End
 from ownpace.engines.process.talk import private_files
 from ownpace.engines.process.talk.mailbox import Mailbox, RunKey
 from ownpace.engines.process.talk.wire import Packet, pack
