@@ -128,7 +128,7 @@ class Rendezvous:
     store_host: str
     store_port: int
     prefix: str
-    secret: str
+    secret: str = field(repr=False)
     host: str
     """The address of this machine that its nodes listen on."""
     backend: str = "gloo"
