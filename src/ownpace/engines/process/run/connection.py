@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.distributed import PrefixStore
@@ -31,12 +30,10 @@ from ownpace.engines.process.talk.control import (
     Welcome,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
 from ownpace.engines.process.talk.wire import Packet
 from ownpace.engines.roster import Roster
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 _CLOCK_TRIES = 8
 log = logging.getLogger(__name__)
@@ -49,7 +46,7 @@ class Connection:
         self,
         name: str,
         rendezvous: Rendezvous,
-        store: Store | None = None,
+        store: SealedStore | None = None,
         *,
         on_wait: Callable[[], None] = lambda: None,
         silence_s: float | None = None,
