@@ -16,9 +16,11 @@ from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.evaluator import Evaluator
+from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.node_main import log_to, worker_device
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
+from ownpace.engines.process.run.run_state import ResumedState
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder
 from ownpace.engines.process.talk.mailbox import RunKey
@@ -45,6 +47,7 @@ def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outco
 
 def _order(job: Job, session: Session, name: str) -> NodeOrder:
     node = session.roster.by_name[name]
+    # What only the hub needs stays here: it may be large, or not fit for another process.
     of_worker = replace(job, on_checkpoint=None, resume_from=None) if node.role == "worker" else None
     return NodeOrder(
         node.role, node.index, name, session.terms, session.rendezvous, job=of_worker, log_folder=job.log_folder
@@ -73,6 +76,14 @@ def hub_config(
         target=job.target,
         stop_at_target=job.stop_at_target,
         make_evaluator=lambda: Evaluator(learning, num_shards, every, after=after),
+        elasticity=Elasticity(
+            terms,
+            job.on_failure,
+            job.min_workers,
+            job.max_workers,
+            job.on_checkpoint,
+            None if job.resume_from is None else ResumedState(job.resume_from, terms),
+        ),
     )
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _TICK_S = 0.1
 _EXPLAIN_S = 5.0
 """How long a rank that only suffers from the failure of another waits to hear whose it was."""
+_COME_BACK_S = 2.0
+"""How long a line may take to be made anew, where a run goes on without those that are gone."""
 _LIMITS = Limits((), 0)
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class Presence:
         self._roll = Roll(environment.world_size)
         self._complaints = Complaints()
         self._parted: set[int] = set()
+        self._suspects: dict[str, float] = {}
         self._number = 0
         self._agreed = 0
         self._has_failed = self._is_over = self._closing = False
@@ -137,7 +140,7 @@ class Presence:
     def _look(self) -> None:
         assert self._mailbox is not None
         # Before messages: what a rank said before its line ended has arrived by then.
-        lost = [_rank(name) for name in self._mailbox.lost()]
+        lost = self._lost()
         wait_s = 0.0 if lost else _TICK_S
         while (arrived := self._mailbox.receive(wait_s)) is not None:
             wait_s = 0.0
@@ -154,6 +157,20 @@ class Presence:
             verdict = self._complaints.verdict
             if verdict is not None:
                 self._give_up(verdict)
+
+    def _lost(self) -> list[int]:
+        """The ranks whose lines have ended."""
+        assert self._mailbox is not None
+        lost, now = self._mailbox.lost(), time.monotonic()
+        if not self.orders.goes_on:
+            return [_rank(name) for name in lost]
+        # A rank that was stopped, or cut off, and is back finds its line ended: it has a moment to be made anew.
+        for name in lost:
+            self._suspects.setdefault(name, now)
+        for name in list(self._suspects):
+            if self._mailbox.is_up(name):
+                del self._suspects[name]
+        return [_rank(name) for name, since_s in self._suspects.items() if now > since_s + _COME_BACK_S]
 
     def _take(self, rank: int, control: Control | None) -> None:
         match control:
@@ -179,7 +196,11 @@ class Presence:
         assert self._mailbox is not None
         # Nothing more can be sent to it: closing would wait for that.
         self._mailbox.drop(_name(rank))
+        self._suspects.pop(_name(rank), None)
         if rank in self._parted:
+            return
+        if self.orders.goes_on and rank:
+            log.info("rank %s is gone", rank)
             return
         self.orders.gone.add(rank)
         error = MachineDied(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import hmac
+import itertools
 import os
 import re
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -25,6 +27,8 @@ _COUNT = struct.Struct("<q")
 _LOG = struct.Struct("<qq")
 """The loop whose claims the log holds, and how many: the first bytes of the file of counts."""
 _CLAIM = struct.Struct("<qii")
+_PAUSES_S = (2e-5,) * 50 + (0.001,) * 20 + (0.02,)
+"""How long to wait between two attempts to lock a file, which others hold for microseconds."""
 
 
 class Counters:
@@ -48,6 +52,7 @@ class Counters:
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
+        self._on_wait = on_wait
         self._files: tuple[int, int] | None = None
         self._names: list[str] = []
         if not spans_hosts:
@@ -138,11 +143,22 @@ class Counters:
     def _locked(self) -> Iterator[tuple[int, int]]:
         """Both files, for one change: two workers must never be handed the same samples."""
         assert self._files is not None
-        fcntl.lockf(self._files[0], fcntl.LOCK_EX)
+        self._lock(self._files[0])
         try:
             yield self._files
         finally:
             fcntl.lockf(self._files[0], fcntl.LOCK_UN)
+
+    def _lock(self, file: int) -> None:
+        """Lock a file, but do not wait without an ear: a worker may have been stopped while it held the lock."""
+        for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(pause_s)
+                if pause_s == _PAUSES_S[-1]:
+                    self._on_wait()
 
     def close(self) -> None:
         """Close the files."""
