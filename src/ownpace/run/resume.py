@@ -73,7 +73,10 @@ def find_resumption(path: str | Path, changes: Mapping[str, object]) -> Resumpti
     checkpoint, file = _newest(run) if is_folder else _this(run, path)
     _check_same_run(checkpoint, file, run / CONFIG)
     found = Resumption(run, checkpoint, file, config)
-    _check_length(found, changes)
+    # Whoever names a checkpoint wants what follows it once more.
+    if is_folder and not any(name in changes for name in LENGTH) and _has_finished(run):
+        raise InputError(f"the run at {run} has finished; to train longer, give --epochs, --samples or --seconds")
+    _check_length(found)
     return found
 
 
@@ -169,10 +172,7 @@ def _says_the_same(before: object, value: object) -> bool:
     return all(name in before and str(before[name]) == str(each) for name, each in value.items())
 
 
-def _check_length(found: Resumption, changes: Mapping[str, object]) -> None:
-    is_longer = any(name in changes for name in LENGTH)
-    if not is_longer and _has_finished(found.run):
-        raise InputError(f"the run at {found.run} has finished; to train longer, give --epochs, --samples or --seconds")
+def _check_length(found: Resumption) -> None:
     samples = found.config.samples
     if samples is not None and samples <= found.samples:
         raise InputError(

@@ -111,6 +111,7 @@ def test_a_run_that_has_finished_can_only_be_made_longer(run):
     with pytest.raises(InputError, match="has finished; to train longer, give --epochs, --samples or --seconds"):
         find_resumption(run, {"fleet": "x2"})
     assert find_resumption(run, {"samples": 2000}).samples == 300
+    assert find_resumption(run / "checkpoints" / "000000000000200.safetensors", {}).samples == 200
 
 
 def test_things_of_the_users_own_are_given_again(tmp_path):
