@@ -13,7 +13,7 @@ from rich.console import Console
 from ownpace.cli.help import HelpOption
 from ownpace.cli.options import Json
 from ownpace.report.table import comparison_table
-from ownpace.run.standing import Standing, standing_of
+from ownpace.run.standing import RunStanding, standing_of
 
 
 def show(
@@ -33,7 +33,7 @@ def show(
         console.print(comparison_table([found.summary]))
 
 
-def _lines(found: Standing) -> list[str]:
+def _lines(found: RunStanding) -> list[str]:
     workers = "" if found.workers is None else f", {found.workers} workers"
     engine = "" if found.engine is None else f", engine {found.engine}"
     lines = [f"{found.run}: {found.algorithm} on {found.task}{workers}{engine}", _end(found)]
@@ -47,7 +47,7 @@ def _lines(found: Standing) -> list[str]:
     return lines
 
 
-def _end(found: Standing) -> str:
+def _end(found: RunStanding) -> str:
     of = "" if found.budget is None else f" of {found.budget:,}"
     if found.summary is None:
         return f"at sample {found.samples:,}{of} or later, without a last record: still running, or cut off"

@@ -30,7 +30,7 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStanding:
     """Where a run stands."""
 
     run: str
@@ -58,7 +58,7 @@ class Standing:
         return asdict(self)
 
 
-def standing_of(run: Path) -> Standing:
+def standing_of(run: Path) -> RunStanding:
     """Look at a run's folder.
 
     Raises:
@@ -69,7 +69,7 @@ def standing_of(run: Path) -> Standing:
     fields = saved_content(run / CONFIG)
     samples, summary = _records(run / EVENTS)
     budget, engine = fields.get("samples"), fields.get("engine")
-    return Standing(
+    return RunStanding(
         run=str(run),
         algorithm=_name(fields.get("algorithm")),
         task=_name(fields.get("task")),
