@@ -119,8 +119,7 @@ def test_killed_again_and_again_it_still_is_the_same_run(tmp_path):
         resumption = find_resumption(tmp_path / "killed", {})
         reached.add(resumption.samples)
         # What was recorded before is shown again, and then comes about one checkpoint's worth.
-        records: Any = resumption.file.about["records"]
-        shown = (tmp_path / "killed" / "events.jsonl").read_bytes()[: records["num_bytes"]]
+        shown = (tmp_path / "killed" / "events.jsonl").read_bytes()[: resumption.position.num_bytes]
         with pytest.raises(Killed):
             execute(
                 resumption.config, tmp_path / "killed", resumption=resumption,

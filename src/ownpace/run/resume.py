@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import Event, from_line, to_line
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.state_file import StateFile
 from ownpace.core.settings import values_of
 from ownpace.engines import is_main_process
 from ownpace.run import config_file
 from ownpace.run.checkpoints import Checkpoints, readable, samples_of
 from ownpace.run.config import CONFIG, Config
+from ownpace.run.event_log import Position
 from ownpace.run.place import CHECKPOINTS, SUMMARY
 
 CHANGEABLE = (
@@ -39,9 +43,14 @@ class Resumption:
     run: Path
     """Its folder."""
     checkpoint: Path
-    file: StateFile
+    state: PlainState
     config: Config
     """The run's own, but for what was changed."""
+    position: Position
+    """How far its event files were."""
+    highlights: list[Event]
+    """What its summary is made of."""
+    wall_seconds: float
 
     @property
     def samples(self) -> int:
@@ -72,12 +81,31 @@ def find_resumption(path: str | Path, changes: Mapping[str, object]) -> Resumpti
     config = _with_changes(run, changes)
     checkpoint, file = _newest(run) if is_folder else _this(run, path)
     _check_same_run(checkpoint, file, run / CONFIG)
-    found = Resumption(run, checkpoint, file, config)
+    found = _resumption(run, checkpoint, file, config)
     # Whoever names a checkpoint wants what follows it once more.
     if is_folder and not any(name in changes for name in LENGTH) and _has_finished(run):
         raise InputError(f"the run at {run} has finished; to train longer, give --epochs, --samples or --seconds")
     _check_length(found)
     return found
+
+
+def about_run(config: Config, position: Position, highlights: list[Event], wall_seconds: float) -> PlainState:
+    """What a checkpoint says of the run that it is of, besides its state."""
+    return {
+        "config": saved_fields(config),
+        "records": asdict(position),
+        "highlights": [to_line(event) for event in highlights],
+        "wall_seconds": wall_seconds,
+    }
+
+
+def _resumption(run: Path, checkpoint: Path, file: StateFile, config: Config) -> Resumption:
+    match file.about:
+        case {"records": dict(records), "highlights": [*lines], "wall_seconds": float(wall_seconds)}:
+            with suppress(ValueError, KeyError, TypeError):
+                position, highlights = Position(**records), [from_line(str(line)) for line in lines]
+                return Resumption(run, checkpoint, file.state, config, position, highlights, wall_seconds)
+    raise InputError(f"{checkpoint} does not say where its run was; it cannot be gone on from")
 
 
 def saved_fields(config: Config) -> dict[str, object]:

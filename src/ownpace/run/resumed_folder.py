@@ -92,7 +92,7 @@ class ResumedFolder:
         """The run has failed. If it had not even begun, it stands where it stood."""
         return self._events is None
 
-    def position(self) -> dict[str, object]:
+    def position(self) -> Position:
         """How far the files of events are."""
         return self.begin().position_now()
 
@@ -110,9 +110,7 @@ def _same(one: Path, other: Path) -> bool:
 
 def _events(resumption: Resumption, limit_bytes: int) -> EventLog:
     """The event files, cut off where the checkpoint was made."""
-    records, path = resumption.file.about["records"], resumption.run / EVENTS
-    assert isinstance(records, dict)
-    position = Position(**records)
+    position, path = resumption.position, resumption.run / EVENTS
     if path.is_file() and path.stat().st_size >= position.num_bytes:
         return EventLog(resumption.run, limit_bytes, position=position)
     _logger.warning(
@@ -122,18 +120,14 @@ def _events(resumption: Resumption, limit_bytes: int) -> EventLog:
         if each.exists():
             each.replace(each.with_name(f"{each.name}.damaged"))
     events = EventLog(resumption.run, limit_bytes)
-    lines = resumption.file.about["highlights"]
-    assert isinstance(lines, list)
-    for line in lines:
-        events.write(from_line(line))
+    for event in resumption.highlights:
+        events.write(event)
     return events
 
 
 def recorded(resumption: Resumption) -> Iterator[Event]:
     """What was recorded up to the checkpoint, for whoever shows the run; of long runs, its beginning."""
-    records, path = resumption.file.about["records"], resumption.run / EVENTS
-    assert isinstance(records, dict)
-    rest = records["num_bytes"]
+    path, rest = resumption.run / EVENTS, resumption.position.num_bytes
     with suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as lines:
         while rest > 0:
             line = lines.readline()
