@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from ownpace.algorithms import ALGORITHMS, DEFAULT
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.contract.errors import InputError, shown, unknown
 from ownpace.core.learning.optimizer import ELEMENTWISE, Build, OptimizerSpec
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.learning.schedule import Schedule, ScheduleShape
@@ -288,4 +288,4 @@ def _check(name: str, value: object, hint: object) -> None:
     if known and isinstance(value, str):
         raise unknown(name, value, known)
     example = ', as in fleet="4,2,1,1"' if name == "fleet" else ""
-    raise InputError(f"{name} is {value!r}; it must be {describe_type(hint)}{example}")
+    raise InputError(f"{name} is {shown(value)}; it must be {describe_type(hint)}{example}")

@@ -134,6 +134,26 @@ BY_CODE: dict[str, type[OwnpaceError]] = {kind.code: kind for kind in _ALL}
 """Every error by its code, as it travels between processes."""
 
 
+def shown(value: object, most: int = 100) -> str:
+    """A value in an error, which stays one readable line whatever was given.
+
+    >>> shown("a" * 1000, 12), shown(3)
+    ("'aaaaaaaaaa…", '3')
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python does not write out whole numbers of thousands of digits
+        text = f"a {type(value).__name__} that is too long to be shown"
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def listed(names: Iterable[str], most: int = 30) -> str:
+    """Names in an error: the first ones, if there are many."""
+    known = list(names)
+    more = f" … ({len(known)} in all)" if len(known) > most else ""
+    return ", ".join(name if len(name) <= 100 else name[:99] + "…" for name in known[:most]) + more
+
+
 def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> InputError:
     """The error for a name that is not known: it lists the known ones and points at the nearest.
 
@@ -141,6 +161,6 @@ def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> In
     "unknown algorithm 'snyc'; did you mean 'sync'? Known: async, sync"
     """
     known = sorted(allowed)
-    near = difflib.get_close_matches(given, known, n=1)
+    near = difflib.get_close_matches(given[:100], known, n=1)
     guess = f"did you mean '{near[0]}'? " if near else ""
-    return InputError(f"unknown {what} '{given}'; {guess}Known: {', '.join(known) or 'none'}{hint and '. ' + hint}")
+    return InputError(f"unknown {what} {shown(given)}; {guess}Known: {listed(known) or 'none'}{hint and '. ' + hint}")

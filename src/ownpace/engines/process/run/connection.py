@@ -53,6 +53,7 @@ class Connection:
         *,
         on_wait: Callable[[], None] = lambda: None,
         silence_s: float | None = None,
+        hears: Callable[[str], bool] = lambda name: True,
     ) -> None:
         """`silence_s`: how long those that this node sends to may not answer before they are gone; None: for ever."""
         self.name = name
@@ -66,6 +67,7 @@ class Connection:
             timeout_s=rendezvous.timeout_s,
             silence_s=silence_s,
             on_wait=on_wait,
+            hears=hears,
         )
         self.clock = WallClock()
         self._reporter: Reporter | None = None
@@ -77,7 +79,8 @@ class Connection:
 
     def _find(self, name: str) -> str:
         """Where a node listens, once it does; while it does not, `on_wait` may know that it never will."""
-        return read_when_set(self.store, f"node/{name}", name, self.rendezvous.timeout_s, self._on_wait).decode()
+        found = read_when_set(self.store, f"node/{name}", name, self.rendezvous.timeout_s, self._on_wait)
+        return found.decode(errors="replace")  # the mailbox checks it
 
     def context(
         self,

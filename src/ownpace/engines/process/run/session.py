@@ -89,7 +89,11 @@ class Session:
                 # With a store of its own: another thread's may block.
                 is_elastic = self._hub_config.elasticity is not None
                 connection = Connection(
-                    HUB, self.rendezvous, on_wait=self._raise_deaths, silence_s=silence_s() if is_elastic else None
+                    HUB,
+                    self.rendezvous,
+                    on_wait=self._raise_deaths,
+                    hears=self._hears,
+                    silence_s=silence_s() if is_elastic else None,
                 )
                 opened.callback(self._close_hub, connection.mailbox)
                 self._keeper = HubKeeper(
@@ -103,6 +107,10 @@ class Session:
         if error is not None and self._error is None:
             self._error = error if isinstance(error, OwnpaceError) else NodeFailed(str(error))
         self._stack.close()
+
+    def _hears(self, name: str) -> bool:
+        """Whether a node of this name has a place in the run."""
+        return name == HUB or name in self.roster.by_name
 
     def _close_hub(self, mailbox: Mailbox) -> None:
         # Closing waits for what was sent to be taken: not by those who never will.
@@ -165,7 +173,9 @@ class Session:
         self, address: Address, like: Tensor, *, is_evaluated: bool
     ) -> Iterator[tuple[Connection, NodeContext]]:
         """Connect a node of this process; if it fails, the hub is told why."""
-        connection = Connection(address.name, self.rendezvous, self._store, on_wait=self.orders.raise_alarms)
+        connection = Connection(
+            address.name, self.rendezvous, self._store, on_wait=self.orders.raise_alarms, hears=self._hears
+        )
         try:
             yield (
                 connection,
