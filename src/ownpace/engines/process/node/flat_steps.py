@@ -25,11 +25,9 @@ from torch.utils.hooks import RemovableHandle
 
 from ownpace.core.learning.flat import Layer
 from ownpace.core.learning.optimizer import ELEMENTWISE
-from ownpace.core.learning.optimizer_state import Entry
+from ownpace.engines.process.node.flat_range import FlatRange, kind_of
 
 Step = Callable[[Optimizer], object]
-_COUNTS = frozenset(("step", "mu_product", "eta", "mu"))
-"""What torch's optimizers keep as one number for each parameter."""
 _OTHER_BITS = ("fused", "capturable", "differentiable")
 """Options of steps that are not the same for ranges as for layers, or leave more behind than numbers."""
 _DTYPES = (torch.float32, torch.float64)
@@ -75,8 +73,9 @@ class FlatSteps:
         self._values, self._mean = vectors
         self._step = step if self._values.dtype in _DTYPES else None
         self._double: Optimizer | None = None
-        self._ranges: list[_Range] = []
+        self._ranges: list[FlatRange] = []
         self._groups: list[object] = []
+        self._wholes: list[list[Tensor]] = []
         self._hook: RemovableHandle | None = None
 
     def are_possible(self) -> bool:
@@ -103,7 +102,7 @@ class FlatSteps:
         optimizer, found = self._optimizer, []
         groups = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         for layer, parameter in zip(self._layers, self._parameters, strict=True):
-            kind = _kind(optimizer.state.get(parameter) or {}, layer, self._values)
+            kind = kind_of(optimizer.state.get(parameter) or {}, layer, self._values)
             if kind is None:
                 return False
             found.append(((groups[id(parameter)], kind), layer, parameter))
@@ -114,11 +113,12 @@ class FlatSteps:
         self._ranges = []
         for (group, _), alike in groupby(found, key=operator.itemgetter(0)):
             _, layers, parameters = zip(*alike, strict=True)
-            self._ranges.append(_Range(group, layers, parameters, self._values, self._mean))
+            self._ranges.append(FlatRange(group, layers, parameters, self._values, self._mean))
         for each in self._ranges:
             each.take(optimizer.state)
             self._double.state[each.whole] = each.state
         self._groups = [group["params"] for group in optimizer.param_groups]
+        self._wholes = [[each.whole for each in self._ranges if each.group == n] for n in range(len(self._groups))]
         return True
 
     def step(self) -> None:
@@ -128,7 +128,12 @@ class FlatSteps:
             each.show(self._optimizer.state)
 
     def peek(self, ahead: Tensor) -> None:
-        """Let `ahead`, a copy of the parameters, be what a step would make of them; after `are_possible` only."""
+        """Write to a vector what a step would make of the parameters; after `are_possible` only."""
+        groups = self._optimizer.param_groups
+        if type(self._optimizer) is torch.optim.SGD and not any(map(_is_unusual, groups)):
+            for each in self._ranges:
+                _peek_sgd(groups[each.group], each, ahead[each.start : each.stop])
+            return
         with self._elsewhere(ahead):
             self._make()
 
@@ -136,22 +141,19 @@ class FlatSteps:
         double = self._double
         assert double is not None
         assert self._step is not None
-        wholes: list[list[Tensor]] = [[] for _ in self._groups]
-        for each in self._ranges:
-            wholes[each.group].append(each.whole)
-        pairs = zip(self._optimizer.param_groups, wholes, strict=True)
+        pairs = zip(self._optimizer.param_groups, self._wholes, strict=True)
         # Anew for every step: schedules change settings, and some replace the groups.
-        double.param_groups = [{**group, "params": whole} for group, whole in pairs]
+        double.param_groups = [{**group, "params": wholes} for group, wholes in pairs]
         self._step(double)
 
     @contextmanager
     def _elsewhere(self, values: Tensor) -> Iterator[None]:
-        """The double works on these values and on copies of its states."""
+        """The double works on a copy of the parameters, which it gets there, and on copies of its states."""
         assert self._double is not None
         state = self._double.state
         try:
             for each in self._ranges:
-                each.whole.data = values[each.start : each.stop]
+                each.whole.data = values[each.start : each.stop].copy_(each.whole)
                 state[each.whole] = {key: value.clone() for key, value in each.state.items()}
             yield
         finally:
@@ -177,97 +179,16 @@ class FlatSteps:
             self._hook = self._double = None
 
 
-class _Range:
-    """Layers of one group that are side by side in the vector, and the state of all of them."""
-
-    def __init__(
-        self, group: int, layers: Sequence[Layer], parameters: Sequence[nn.Parameter], values: Tensor, mean: Tensor
-    ) -> None:
-        self.group = group
-        self.start, self.stop = layers[0].start, layers[-1].stop
-        self.whole = nn.Parameter(values[self.start : self.stop], requires_grad=False)
-        """What the double has for a parameter."""
-        self.whole.grad = mean[self.start : self.stop]
-        self.state: dict[str, Tensor] = {}
-        """What the double keeps for it."""
-        self._layers = layers
-        self._parameters = parameters
-        self._sizes = [layer.stop - layer.start for layer in layers]
-        self._views: dict[str, list[Tensor]] = {}
-        self._counts: dict[str, tuple[Tensor, int]] = {}
-        self._entries: list[Entry | None] = [None for _ in layers]
-
-    @property
-    def shown(self) -> list[Tensor]:
-        """The layers' states."""
-        return [view for views in self._views.values() for view in views]
-
-    def is_still_in(self, state: dict[Tensor, Entry]) -> bool:
-        """Whether the layers' states are those that were shown, and nothing has changed their counts."""
-        entries = list(map(state.get, self._parameters))
-        if not all(map(operator.is_, entries, self._entries)):
-            return False
-        # Numbers that are changed in place are the ranges' own. Counts are not, as each layer has one.
-        return all(
-            all(map(operator.is_, [entry and entry.get(key) for entry in entries], views))
-            for key, views in self._views.items()
-        ) and all(counts._version == version for counts, version in self._counts.values())
-
-    def take(self, state: dict[Tensor, Entry]) -> None:
-        """Take over the layers' states."""
-        entries = [state.get(parameter) or {} for parameter in self._parameters]
-        for key in entries[0]:
-            parts: list[Tensor] = [entry[key] for entry in entries]  # type: ignore[misc]  # `_kind` has looked
-            if key in _COUNTS:
-                self.state[key] = parts[0].clone()  # those of all layers are equal
-            else:
-                pairs = zip(self._layers, parts, strict=True)
-                self.state[key] = torch.cat([layer.flatten(part) for layer, part in pairs])
-        self.show(state)
-
-    def show(self, state: dict[Tensor, Entry]) -> None:
-        """Let the layers have what the range has."""
-        new = [key for key in self.state if key not in self._views]
-        for key in new:  # at the first step, or when momentum is turned on later
-            self._views[key] = self._make_views(key)
-        if new:
-            for index, parameter in enumerate(self._parameters):
-                entry = self._entries[index] = state[parameter]
-                entry.update({key: views[index] for key, views in self._views.items()})
-        for key, (counts, _) in self._counts.items():
-            counts.fill_(self.state[key])
-            self._counts[key] = counts, counts._version
-
-    def _make_views(self, key: str) -> list[Tensor]:
-        value = self.state[key]
-        if key in _COUNTS:
-            counts = value.new_empty(len(self._layers))
-            self._counts[key] = counts, counts._version
-            return list(counts.unbind())
-        pieces = value.split_with_sizes(self._sizes)
-        return [layer.view(piece) for layer, piece in zip(self._layers, pieces, strict=True)]
-
-    def release(self, state: dict[Tensor, Entry]) -> None:
-        """Give every layer's state memory of its own, if it is still what was shown."""
-        for index, parameter in enumerate(self._parameters):
-            entry = state.get(parameter) or {}
-            for key, views in self._views.items():
-                if entry.get(key) is views[index]:
-                    entry[key] = views[index].clone()
+def _is_unusual(group: dict[str, object]) -> bool:
+    return bool(group["nesterov"] or group["dampening"] or group["maximize"] or isinstance(group["lr"], Tensor))
 
 
-def _kind(entry: Entry, layer: Layer, values: Tensor) -> object | None:
-    """Layers side by side that have the same one can be stepped as one; None: their states are not known."""
-    kind = []
-    for key, value in entry.items():
-        if not isinstance(value, Tensor) or value.layout is not torch.strided:
-            return None
-        if key in _COUNTS:
-            if value.dim() or value.device.type != "cpu":
-                return None
-            kind.append((key, value.dtype, value.item()))
-        elif value.shape != layer.shape or value.dtype != values.dtype or value.device != values.device:
-            return None
-        else:
-            kind.append((key, value.dtype, 0.0))
-    return tuple(kind)
+def _peek_sgd(group: dict[str, Any], part: FlatRange, ahead: Tensor) -> None:
+    """SGD written out: the same bits, without copies of what is not to change."""
+    moves, buffer = part.whole.grad, part.state.get("momentum_buffer")
+    assert moves is not None
+    if group["weight_decay"]:
+        moves = moves.add(part.whole, alpha=group["weight_decay"])
+    if group["momentum"] and buffer is not None:  # before the first step there is none
+        moves = (buffer * group["momentum"]).add_(moves)
+    torch.add(part.whole, moves, alpha=-group["lr"], out=ahead)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ownpace.core.learning.flat import Layer
 
-_SMALL = 1 << 15
+_SMALL = 1 << 12
 """Numbers. For layers of that size on average, calls cost more than another pass over the memory."""
 
 

@@ -223,6 +223,18 @@ def check_parameters(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
         raise InputError(f"the model's parameters are on several devices ({where}); move all of them to one")
 
 
+def with_groups(pairs: Sequence[UserPair]) -> list[Optimizer]:
+    """The optimizers of the pairs, and those inside them that have parameter groups of their own."""
+    found: list[Optimizer] = []
+    seen: set[int] = set()
+    for optimizer in (one for pair in pairs for one in nested(pair.optimizer)):
+        groups = set(map(id, optimizer.param_groups))
+        if not groups & seen:  # most wrappers share theirs with what they wrap
+            found.append(optimizer)
+            seen |= groups
+    return found
+
+
 def check_disjoint(pairs: Sequence[UserPair]) -> None:
     """Raise if the pairs cannot be parts of one vector."""
     seen: dict[int, str] = {}

@@ -9,7 +9,6 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
-from torch.optim import Optimizer
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
@@ -17,8 +16,9 @@ from ownpace.core.learning.flat import Layout, is_channels_last
 from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.engines.process.node.flat_steps import FlatSteps
 from ownpace.engines.process.node.gathering import put_sums
-from ownpace.engines.process.node.no_trace import nested, no_trace
-from ownpace.engines.process.node.user_pair import UserPair, check_disjoint, is_sparse
+from ownpace.engines.process.node.no_trace import no_trace
+from ownpace.engines.process.node.user_pair import UserPair, check_disjoint, is_sparse, with_groups
+from ownpace.engines.process.talk.spare_memory import SpareMemory
 
 
 class UserParameters:
@@ -46,11 +46,13 @@ class UserParameters:
                 parameter.data = view
             else:
                 self._narrow.append((parameter, view))
+        self._spare = SpareMemory(self.layout.size, self.values)
         self._spans = self._make_spans()
         self._settings = GroupSettings(with_groups(pairs))
         # In the same memory at every step: the gradients that the optimizers see are views of it.
         self._mean: Tensor | None = None
         self._mean_views: list[Tensor] = []
+        self._mean_parts: list[Tensor] = []
         self._flat_steps: list[FlatSteps] = []
         # Not a number: it has the vector's type, so that half precision is multiplied in that.
         self._zero = self.values.new_zeros(())
@@ -75,7 +77,7 @@ class UserParameters:
 
     def part(self, flat: Tensor, pair: int) -> Tensor:
         """A pair's range of a vector."""
-        return flat[self._spans[pair][1]]
+        return flat if len(self.pairs) == 1 else flat[self._spans[pair][1]]
 
     @contextmanager
     def kept_for(self, pairs: Sequence[int]) -> Iterator[Callable[[Tensor], bool]]:
@@ -118,7 +120,7 @@ class UserParameters:
             The sum; and whether there are layers without a gradient.
         """
         mine = self.pairs[pair]
-        total = torch.empty_like(self.values) if out is None else out
+        total = self._spare.take() if out is None else out
         layers, span = self._spans[pair]
         partial = len(self.pairs) > 1
         if partial:
@@ -142,24 +144,27 @@ class UserParameters:
                 total *= most / norm
 
     def snapshot(self) -> Tensor:
-        return self.values.clone()
+        return self._spare.take().copy_(self.values)
 
     def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
         assert memory == 0, "a user's optimizer has one state"
-        with self._settings.applied(settings, lr_factor):
-            self._step(gradient)
-
-    def _step(self, gradient: Gradient) -> None:
         self._make_means(gradient)
         # An optimizer whose model has learnt nothing must not even count a step.
         learning = [number for number in range(len(self.pairs)) if gradient.samples_of(number)]
-        flat = [number for number in learning if self._are_flat(number, gradient)]
-        for number in flat:
+        # Steps over ranges change no settings: nothing has to be compared before and after.
+        if self._settings.are(settings, lr_factor) and all(self._are_flat(number, gradient) for number in learning):
+            self._step_flat(learning)
+            return
+        with self._settings.applied(settings, lr_factor):
+            flat = [number for number in learning if self._are_flat(number, gradient)]
+            self._step_flat(flat)
+            if len(flat) < len(learning):
+                self._step_by_layer(gradient, [number for number in learning if number not in flat])
+
+    def _step_flat(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
             self._flat_steps[number].step()
-        if flat:
-            torch.autograd.graph.increment_version(self.parameters)  # the vector has been written to, not they
-        if len(flat) < len(learning):
-            self._step_by_layer(gradient, [number for number in learning if number not in flat])
+        torch.autograd.graph.increment_version(self.parameters)  # the vector has been written to, not they
 
     def _are_flat(self, number: int, gradient: Gradient) -> bool:
         """Whether an optimizer can step with this over ranges of the vector."""
@@ -184,16 +189,16 @@ class UserParameters:
         if self._mean is None:
             self._mean = torch.empty_like(self.values)
             self._mean_views = self.layout.views(self._mean)
+            self._mean_parts = [self._mean[span] for _, span in self._spans]
             for pair, (layers, _) in zip(self.pairs, self._spans, strict=True):
                 places, vectors = self.layout.layers[layers], (self.values, self._mean)
                 step = pair.elementwise_step
                 self._flat_steps.append(FlatSteps(pair.optimizer, step, pair.parameters, places, vectors))
-        mean = self._mean
-        for number, (_, span) in enumerate(self._spans):
+        for number, mean in enumerate(self._mean_parts):
             samples = gradient.samples_of(number)
             if samples:
-                torch.div(gradient.total[span], samples, out=mean[span])
-                self.clip(mean[span], number)
+                torch.div(self.part(gradient.total, number), samples, out=mean)
+                self.clip(mean, number)
 
     def _put_means(self, gradient: Gradient) -> None:
         """Let the `.grad`s be the means; layers without a gradient have none."""
@@ -209,13 +214,18 @@ class UserParameters:
             return self.snapshot()
         self._make_means(gradient)
         learning = [number for number in range(len(self.pairs)) if gradient.samples_of(number)]
+        if self._settings.are(settings, lr_factor) and all(self._are_flat(number, gradient) for number in learning):
+            return self._peek_flat(learning)
         with self._settings.applied(settings, lr_factor):
-            if not all(self._are_flat(number, gradient) for number in learning):
-                return self._peek_by_layer(gradient, learning)
-            ahead = self.snapshot()
-            for number in learning:
-                self._flat_steps[number].peek(ahead)
-            return ahead
+            if all(self._are_flat(number, gradient) for number in learning):
+                return self._peek_flat(learning)
+            return self._peek_by_layer(gradient, learning)
+
+    def _peek_flat(self, numbers: Sequence[int]) -> Tensor:
+        ahead = self._spare.take() if len(numbers) == len(self.pairs) else self.snapshot()
+        for number in numbers:
+            self._flat_steps[number].peek(ahead)
+        return ahead
 
     def _peek_by_layer(self, gradient: Gradient, numbers: Sequence[int]) -> Tensor:
         try:
@@ -249,6 +259,8 @@ class UserParameters:
             view.copy_(parameter.detach())
 
     def _to_narrow(self) -> None:
+        if not self._narrow:
+            return
         with torch.no_grad():
             for parameter, view in self._narrow:
                 parameter.copy_(view)
@@ -283,15 +295,3 @@ def unnoticed(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
         for parameter in parameters:
             stack.enter_context(_unsafe_preserve_version_counter(parameter))
         yield
-
-
-def with_groups(pairs: Sequence[UserPair]) -> list[Optimizer]:
-    """The optimizers of the pairs, and those inside them that have parameter groups of their own."""
-    found: list[Optimizer] = []
-    seen: set[int] = set()
-    for optimizer in (one for pair in pairs for one in nested(pair.optimizer)):
-        groups = set(map(id, optimizer.param_groups))
-        if not groups & seen:  # most wrappers share theirs with what they wrap
-            found.append(optimizer)
-            seen |= groups
-    return found
