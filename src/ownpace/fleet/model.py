@@ -7,15 +7,23 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
-from ownpace.core.contract.errors import InputError
-from ownpace.core.settings import not_negative, positive
+from ownpace.core.contract.errors import InputError, listed, shown
+from ownpace.core.settings import at_most, not_negative, positive
 
 MEAN_ABS_NORMAL = math.sqrt(2 / math.pi)
 """E|N(0,1)|: a micro-batch takes 1 + jitter times this as long on average."""
 
 MOST_WORKERS = 1_000_000
+SLOWEST, FASTEST = 1e-6, 1e9
+"""Of paces, in samples per second: beyond, a step is smaller than what a clock of seconds can tell apart."""
+WIDEST = 1e6
+"""How many times faster than another a machine may be: while one computes once, the other computes that often."""
+LATEST_S = 1e12
+LONGEST_NAME = 64
+"""Bytes: names become those of files and addresses of messages, which end at 255."""
+FaultKind = Literal["kill", "pause", "cut"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +36,10 @@ class Slowdown:
 
     def __post_init__(self) -> None:
         not_negative(from_s=self.from_s, until_s=self.until_s)
+        at_most(LATEST_S, from_s=self.from_s, until_s=self.until_s)
         positive(factor=self.factor)
+        if not 1 / WIDEST <= self.factor <= WIDEST:
+            raise InputError(f"factor is {self.factor}; it must be between {1 / WIDEST:g} and {WIDEST:g}")
         if not self.from_s < self.until_s:
             raise InputError(f"from_s is {self.from_s} and until_s is {self.until_s}; until_s must be later")
 
@@ -51,16 +62,16 @@ class Machine:
     def __post_init__(self) -> None:
         positive(samples_per_s=self.samples_per_s, count=self.count)
         not_negative(jitter=self.jitter, io_s_per_sample=self.io_s_per_sample)
+        at_most(1000, jitter=self.jitter)
+        at_most(1 / SLOWEST, io_s_per_sample=self.io_s_per_sample)
+        if self.samples_per_s is not None and not SLOWEST <= self.samples_per_s <= FASTEST:
+            raise InputError(f"samples_per_s is {self.samples_per_s}; it must be between {SLOWEST:g} and {FASTEST:g}")
         if self.samples_per_s is None and (self.jitter or self.io_s_per_sample or self.slowdown):
             raise InputError(
                 f"machine '{self.name}' has no samples_per_s, but jitter, io_s_per_sample or slow-downs, which change "
                 "a pace; give it one, or leave those out"
             )
-        # Nodes are found by their names, and these are those of servers and communicators.
-        if self.name in ("", "server", "communicator"):
-            raise InputError(f"name is '{self.name}', which is reserved; choose another or leave it out")
-        if self.count > MOST_WORKERS:
-            raise InputError(f"count is {self.count}; at most {MOST_WORKERS:,} machines can be simulated")
+        _check_name(self.name)
         spans = sorted(self.slowdown, key=lambda slow: slow.from_s)
         for earlier, later in pairwise(spans):
             if later.from_s < earlier.until_s:
@@ -88,6 +99,8 @@ class Network:
     def __post_init__(self) -> None:
         positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
         not_negative(latency_s=self.latency_s)
+        at_most(1e6, latency_s=self.latency_s)
+        _check_bandwidth(self.bandwidth_bytes_per_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,26 +114,37 @@ class ServerMachine:
 
     def __post_init__(self) -> None:
         positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+        _check_bandwidth(self.bandwidth_bytes_per_s)
         not_negative(host=self.host)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFault:
-    """What happens to a worker: killed, or paused until `back_at_s`."""
+    """What happens to a machine: killed, paused, or cut off the network; back at `back_at_s`, if ever."""
 
     worker: str
+    """A worker's name; of a kill, also a server's: server-0 is the first."""
     at_s: float
-    kind: Literal["kill", "pause"] = "kill"
+    kind: FaultKind = "kill"
     back_at_s: float | None = None
+    """When it goes on (pause, cut), or is started again (kill). None: never; a server after a few seconds."""
 
     def __post_init__(self) -> None:
         not_negative(at_s=self.at_s, back_at_s=self.back_at_s)
-        if self.kind not in ("kill", "pause"):
-            raise InputError(f"kind is '{self.kind}'; allowed: kill, pause")
+        if self.kind not in get_args(FaultKind):
+            raise InputError(f"kind is '{self.kind}'; allowed: {', '.join(get_args(FaultKind))}")
+        if self.server is not None and self.kind != "kill":
+            raise InputError(f"kind is '{self.kind}', but {self.worker} is a server; servers can only be killed")
         if self.back_at_s is not None and not self.back_at_s > self.at_s:
             raise InputError(f"back_at_s is {self.back_at_s} and at_s is {self.at_s}; back_at_s must be later")
         if self.kind == "pause" and self.back_at_s is None:
             raise InputError("a pause needs back_at_s; add it, or use kind = 'kill'")
+
+    @property
+    def server(self) -> int | None:
+        """The server's index, if it happens to one."""
+        role, _, index = self.worker.rpartition("-")
+        return int(index) if role == "server" and index.isdecimal() else None
 
 
 @dataclass(frozen=True)
@@ -130,6 +154,8 @@ class WorkerMachine:
     name: str
     machine: Machine
     pauses: tuple[tuple[float, float], ...] = ()
+    away: tuple[tuple[float, float], ...] = ()
+    """When it is dead or cut off: it may compute then, but for nothing."""
 
     @cached_property
     def rate_changes(self) -> tuple[tuple[float, float], ...]:
@@ -147,11 +173,16 @@ class WorkerMachine:
 
     def mean_rate(self, until_s: float) -> float:
         """The pace as a share of the undisturbed one, averaged over the run's time."""
-        if until_s <= 0 or len(self.rate_changes) == 1:
+        if until_s <= 0 or (len(self.rate_changes) == 1 and not self.away):
             return self._rate(0.0)
         work = 0.0
+        edges = {edge for edge, _ in self.rate_changes} | {edge for span in self.away for edge in span}
         # Each rate holds until the next change, the last one until the end of the run.
-        starts = [change for change in self.rate_changes if change[0] < until_s]
+        starts = [
+            (edge, 0.0 if any(start <= edge < stop for start, stop in self.away) else self._rate(edge))
+            for edge in sorted(edges)
+            if edge < until_s
+        ]
         for (start, rate), stop in zip(starts, [edge for edge, _ in starts[1:]] + [until_s], strict=True):
             work += (stop - start) * rate
         return work / until_s
@@ -169,31 +200,58 @@ class Fleet:
     def __post_init__(self) -> None:
         if not self.machine:
             raise InputError("the fleet has no workers; give it at least one [[machine]]")
-        known = [worker.name for worker in self.workers]
+        # Before they are made: so many would not fit into memory.
+        if (count := sum(machine.count for machine in self.machine)) > MOST_WORKERS:
+            raise InputError(f"the fleet has {shown(count)} workers; at most {MOST_WORKERS:,} can be simulated")
+        paces = [machine.samples_per_s for machine in self.machine if machine.samples_per_s is not None]
+        if paces and max(paces) > WIDEST * min(paces):
+            raise InputError(
+                f"the paces of the fleet are {min(paces):g} to {max(paces):g} samples/s; "
+                f"the fastest may be {WIDEST:,.0f} times as fast as the slowest, at most"
+            )
+        known = {worker.name for worker in self.workers}
         for fault in self.fault:
-            if fault.worker not in known:
+            num_servers = max(1, len(self.server))
+            if fault.server is not None and fault.server >= num_servers:
                 raise InputError(
-                    f"a fault names the worker '{fault.worker}', which is not in the fleet; known: {', '.join(known)}"
+                    f"a fault names '{fault.worker}', but the fleet's last server is server-{num_servers - 1}; "
+                    "give it more [[server]] tables, or name another"
+                )
+            if fault.server is None and fault.worker not in known:
+                names = listed([worker.name for worker in self.workers], 8)
+                raise InputError(
+                    f"a fault names the worker {shown(fault.worker)}, which is not in the fleet; known: {names}"
                 )
 
     @cached_property
     def workers(self) -> tuple[WorkerMachine, ...]:
         """Every worker, in the order of the file: its index is its rank."""
         numbers: Counter[str] = Counter()
+        pauses, away = self._pauses(), self._away()
         workers = []
         for machine in self.machine:
             for _ in range(machine.count):
                 name = f"{machine.name}-{numbers[machine.name]}"
                 numbers[machine.name] += 1
-                workers.append(WorkerMachine(name, machine, self._pauses(name)))
+                workers.append(WorkerMachine(name, machine, tuple(pauses.get(name, ())), tuple(away.get(name, ()))))
         return tuple(workers)
 
-    def _pauses(self, name: str) -> tuple[tuple[float, float], ...]:
-        return tuple(
-            (fault.at_s, fault.back_at_s)
-            for fault in self.fault
-            if fault.worker == name and fault.kind == "pause" and fault.back_at_s is not None
-        )
+    def _pauses(self) -> dict[str, list[tuple[float, float]]]:
+        """Of each worker, from when until when."""
+        pauses: dict[str, list[tuple[float, float]]] = {}
+        for fault in self.fault:
+            if fault.kind == "pause" and fault.back_at_s is not None:
+                pauses.setdefault(fault.worker, []).append((fault.at_s, fault.back_at_s))
+        return pauses
+
+    def _away(self) -> dict[str, list[tuple[float, float]]]:
+        """Of each worker, from when until when it is not in the fleet."""
+        away: dict[str, list[tuple[float, float]]] = {}
+        for fault in self.fault:
+            if fault.kind != "pause":
+                back_s = math.inf if fault.back_at_s is None else fault.back_at_s
+                away.setdefault(fault.worker, []).append((fault.at_s, back_s))
+        return away
 
     @property
     def paced(self) -> bool:
@@ -207,3 +265,21 @@ class Fleet:
         only where it is slower than computing, since it can be hidden behind that.
         """
         return sum(worker.machine.mean_samples_per_s * worker.mean_rate(until_s) for worker in self.workers)
+
+
+def _check_name(name: str) -> None:
+    # Nodes are found by their names, and these are those of servers and communicators.
+    if name in ("", "server", "communicator"):
+        raise InputError(f"name is '{name}', which is reserved; choose another or leave it out")
+    # Names stand in addresses of messages, in names of log files and on terminals.
+    if len(name.encode(errors="replace")) > LONGEST_NAME or not name.isprintable() or "/" in name or name[0] in ".-":
+        raise InputError(
+            f"name is {shown(name)}; it must have at most {LONGEST_NAME} bytes, all of them printable, "
+            "without /, and begin neither with . nor with -"
+        )
+
+
+def _check_bandwidth(bandwidth_bytes_per_s: float | None) -> None:
+    """Raise if a link is so slow that nothing ever passes it."""
+    if bandwidth_bytes_per_s is not None and bandwidth_bytes_per_s < 1:
+        raise InputError(f"bandwidth_bytes_per_s is {bandwidth_bytes_per_s}; it must be at least 1")

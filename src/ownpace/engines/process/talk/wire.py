@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.errors import WireError
-from ownpace.core.contract.values import NO_NOTES, Body, Gradient, Notes, Parameters, Shard
+from ownpace.core.contract.values import NO_NOTES, Body, Gradient, Notes, Parameters, Shard, Sources
 from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
 # The fields of `_Header` in their order; `<` turns off alignment.
-_HEADER = struct.Struct("<4sBBBBiiqqqdddiiiii")
+_HEADER = struct.Struct("<4sBBBBiiqqqdddiiiiii")
 # The digit counts changes of this format.
-_MAGIC = b"OWN3"
+_MAGIC = b"OWN4"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)
 # Types travel as their places in this tuple.
 _DTYPES = (
@@ -81,6 +81,17 @@ class Limits:
     """Of the servers, or the whole vector; what parameters and gradients may be of."""
     most_values: int
     """Of any tensor."""
+    dtype: torch.dtype | None = None
+    """Of parameters and gradients; None: of any type."""
+    own: Shard | None = None
+    """Of a server: what gradients must be of. None: they may be of any shard, or of the whole."""
+
+    @property
+    def gradient_sizes(self) -> set[int]:
+        """How many values a gradient may have."""
+        if self.own is not None:
+            return {self.own.stop - self.own.start}
+        return {self.most_values, *(shard.stop - shard.start for shard in self.shards)}
 
 
 class _Header(NamedTuple):
@@ -100,6 +111,7 @@ class _Header(NamedTuple):
     loss: float
     seconds: float
     sent_s: float
+    num_sources: int
     num_versions: int
     num_settings: int
     num_notes: int
@@ -108,23 +120,32 @@ class _Header(NamedTuple):
 
     @property
     def num_numbers(self) -> int:
-        return self.num_versions + self.num_settings + self.num_notes + self.num_gradient_notes
+        return self.num_integers + self.num_settings + self.num_notes + self.num_gradient_notes
+
+    @property
+    def num_integers(self) -> int:
+        """A source is two: a worker's rank, and its samples."""
+        return 2 * self.num_sources + self.num_versions
 
     @property
     def counts(self) -> tuple[int, ...]:
-        return self.num_versions, self.num_settings, self.num_notes, self.num_gradient_notes, self.name_bytes
+        return (
+            self.num_sources, self.num_versions, self.num_settings, self.num_notes, self.num_gradient_notes,
+            self.name_bytes,
+        )  # fmt: skip
 
 
 def pack(packet: Packet) -> list[bytes | memoryview]:
     """The frames of a message. Tensors on the CPU are not copied: they must not change any more."""
     body, gradient_notes = packet.body, NO_NOTES
     versions: tuple[int, ...] = ()
+    sources: Sources = ()
     kind, number, shard, loss, seconds = _NOTHING, 0, -1, math.nan, 0.0
     values: Tensor | None = None
     partial = isinstance(body, Gradient) and body.partial
     if isinstance(body, Gradient):
         kind, values, number, loss, seconds = _GRADIENT, body.total, body.samples, float(body.loss), body.seconds
-        versions, gradient_notes = body.versions, body.notes
+        versions, gradient_notes, sources = body.versions, body.notes, body.sources
     elif isinstance(body, Parameters):
         kind, values, number, shard = _PARAMETERS, body.values, body.version, body.shard.index
     elif isinstance(body, Tensor):
@@ -132,14 +153,16 @@ def pack(packet: Packet) -> list[bytes | memoryview]:
     if packet.control is None:
         names = _BETWEEN_NAMES.join((*packet.notes, *gradient_notes)).encode()
         floats = (*packet.settings, *packet.notes.values(), *gradient_notes.values())
-        numbers = struct.pack(f"<{len(versions)}q{len(floats)}d", *versions, *floats) + names
+        integers = (*(number for source in sources for number in source), *versions)
+        numbers = struct.pack(f"<{len(integers)}q{len(floats)}d", *integers, *floats) + names
     else:
         kind, names = _CONTROL, b""
         numbers = json.dumps(to_record(packet.control)).encode()
     dtype, num_values = (0, -1) if values is None else (_DTYPES.index(values.dtype), values.numel())
     header = _HEADER.pack(
         _MAGIC, kind, dtype, packet.stop, partial, shard, packet.generation, packet.samples, number, num_values, loss,
-        seconds, packet.sent_s, len(versions), len(packet.settings), len(packet.notes), len(gradient_notes), len(names),
+        seconds, packet.sent_s, len(sources), len(versions), len(packet.settings), len(packet.notes),
+        len(gradient_notes), len(names),
     )  # fmt: skip
     return [header, numbers, *([] if values is None else _pieces(values))]
 
@@ -155,37 +178,52 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
     packet = Packet(None, NO_NOTES, header.known_samples, bool(header.stop), header.sent_s, (), header.generation)
     if header.kind == _CONTROL:
         return replace(packet, body=values, control=_read_control(frames[1]))
-    versions, packet.settings, packet.notes, gradient_notes = _read_numbers(header, frames[1])
+    sources, versions, packet.settings, packet.notes, gradient_notes = _read_numbers(header, frames[1])
     if header.kind == _GRADIENT:
-        sizes = {limits.most_values, *(shard.stop - shard.start for shard in limits.shards)}
-        if values is None or header.num_values not in sizes or not versions:
-            raise WireError(
-                f"received a gradient of {header.num_values} values, neither the model's size nor a shard's"
-            )
+        if values is None or header.num_values not in limits.gradient_sizes:
+            raise WireError(f"a gradient of {header.num_values} values, neither the model's size nor a shard's")
+        if len(versions) not in (1, len(limits.shards)) or min(versions) < 0:
+            raise WireError(f"a gradient with the versions {versions[:8]} of {len(limits.shards)} shards")
         packet.body = Gradient(values, header.number, versions, header.loss, header.seconds, gradient_notes)
         packet.body.partial = bool(header.partial)
+        packet.body.sources = sources
     elif header.kind == _PARAMETERS:
         if values is None or not 0 <= header.shard < len(limits.shards):
-            raise WireError(f"received parameters of shard {header.shard}; there are {len(limits.shards)}")
+            raise WireError(f"parameters of shard {header.shard}; there are {len(limits.shards)}")
         owner = limits.shards[header.shard]
         if header.num_values != owner.stop - owner.start:
-            raise WireError(
-                f"received parameters of {header.num_values} values for a shard of {owner.stop - owner.start}"
-            )
+            raise WireError(f"parameters of {header.num_values} values for a shard of {owner.stop - owner.start}")
         packet.body = Parameters(values, header.number, owner)
     elif header.kind == _TENSOR:
         packet.body = values
     return packet
 
 
+def unpack_from(sender: str, frames: Sequence[Frame], limits: Limits) -> Packet:
+    """The same, of a message of this node's.
+
+    Raises:
+        WireError: It is none. The sender is to blame: nobody else can have written it.
+    """
+    try:
+        return unpack(frames, limits)
+    except WireError as error:
+        raise blamed(sender, error) from None
+
+
+def blamed(sender: str, error: WireError) -> WireError:
+    """The same error, of a message of this node's."""
+    named = WireError(f"{sender} sent what no node sends: {error}")
+    named.blame = sender
+    return named
+
+
 def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
     if len(frames) < 2 or len(frames[0].buffer) != _HEADER.size:
-        raise WireError(f"received a message of {len(frames)} frames that does not begin with our header")
+        raise WireError(f"a message of {len(frames)} frames that does not begin with our header")
     header = _Header._make(_HEADER.unpack(frames[0].buffer))
     if header.magic != _MAGIC or header.kind > _CONTROL or header.dtype >= len(_DTYPES):
-        raise WireError(
-            "received a message that is not ours, or of another version; do all nodes run the same ownpace?"
-        )
+        raise WireError("a message that is not ours, or of another version; do all nodes run the same ownpace?")
     if (
         # Before anything is allocated: these numbers come from outside.
         min(header.counts) < 0
@@ -199,20 +237,46 @@ def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
     # Otherwise bytes that no check has counted would be taken in silently.
     if header.num_values < 0 and len(frames) > 2:
         raise WireError(f"a message announces no tensor, but brings {len(frames) - 2} pieces of one")
+    # In shared memory a tensor is one piece, however large.
+    most_pieces = max(1, -(-header.num_values * _DTYPES[header.dtype].itemsize // PIECE))
+    if len(frames) - 2 > most_pieces:
+        raise WireError(f"a message brings {len(frames) - 2} pieces of a tensor of {header.num_values} values")
+    _check_numbers(header, limits)
     return header
 
 
-def _read_numbers(header: _Header, frame: Frame) -> tuple[tuple[int, ...], tuple[float, ...], Notes, Notes]:
-    """Versions, settings, the message's notes, the gradient's notes."""
+def _check_numbers(header: _Header, limits: Limits) -> None:
+    """What a node counts is never negative, and its times are finite; before the start they are −∞."""
+    counts = (header.generation, header.known_samples, header.number)
+    times_are_right = 0 <= header.seconds < math.inf and header.sent_s < math.inf
+    if min(counts) < 0 or max(header.stop, header.partial) > 1 or not times_are_right:
+        raise WireError(
+            f"a message of generation {header.generation} that knows of {header.known_samples} samples, has the number "
+            f"{header.number}, took {header.seconds} s, was sent at {header.sent_s} s, and has the flags "
+            f"{header.stop} and {header.partial}"
+        )
+    is_of_model = header.kind in (_GRADIENT, _PARAMETERS)
+    if is_of_model and limits.dtype is not None and _DTYPES[header.dtype] is not limits.dtype:
+        raise WireError(f"values of type {_DTYPES[header.dtype]} for a model of type {limits.dtype}")
+
+
+def _read_numbers(header: _Header, frame: Frame) -> tuple[Sources, tuple[int, ...], tuple[float, ...], Notes, Notes]:
+    """Sources, versions, settings, the message's notes, the gradient's notes."""
     came = len(frame.buffer)
     if came != 8 * header.num_numbers + header.name_bytes:
         raise WireError(f"a message announces {header.counts} numbers, but brings {came} bytes of them")
-    num_floats = header.num_numbers - header.num_versions
-    numbers = struct.unpack_from(f"<{header.num_versions}q{num_floats}d", frame.buffer)
-    versions, floats = numbers[: header.num_versions], numbers[header.num_versions :]
+    num_floats = header.num_numbers - header.num_integers
+    numbers = struct.unpack_from(f"<{header.num_integers}q{num_floats}d", frame.buffer)
+    pairs, floats = numbers[: 2 * header.num_sources], numbers[header.num_integers :]
+    sources, versions = (
+        tuple(zip(pairs[::2], pairs[1::2], strict=True)),
+        numbers[2 * header.num_sources : header.num_integers],
+    )
+    if min(pairs, default=0) < 0:
+        raise WireError(f"a message says that samples of {sources} are used up; ranks and counts are never below 0")
     settings, noted = floats[: header.num_settings], floats[header.num_settings :]
     if not noted:
-        return versions, settings, NO_NOTES, NO_NOTES
+        return sources, versions, settings, NO_NOTES, NO_NOTES
     try:
         names = bytes(frame.buffer[8 * header.num_numbers :]).decode().split(_BETWEEN_NAMES)
     except UnicodeDecodeError:
@@ -220,7 +284,7 @@ def _read_numbers(header: _Header, frame: Frame) -> tuple[tuple[int, ...], tuple
     if len(names) != len(noted):
         raise WireError(f"a message brings {len(noted)} notes, but {len(names)} names for them")
     named = list(zip(names, noted, strict=True))
-    return versions, settings, dict(named[: header.num_notes]), dict(named[header.num_notes :])
+    return sources, versions, settings, dict(named[: header.num_notes]), dict(named[header.num_notes :])
 
 
 def _read_control(frame: Frame) -> Control:
