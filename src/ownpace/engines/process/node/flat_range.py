@@ -53,7 +53,8 @@ class FlatRange:
 
     def take(self, state: dict[Tensor, Entry]) -> None:
         """Take over the layers' states."""
-        entries = [state.get(parameter) or {} for parameter in self._parameters]
+        self._entries = list(map(state.get, self._parameters))
+        entries = [entry or {} for entry in self._entries]
         for key in entries[0]:
             parts: list[Tensor] = [entry[key] for entry in entries]  # type: ignore[misc]  # `_kind` has looked
             if key in _COUNTS:

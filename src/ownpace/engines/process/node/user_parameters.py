@@ -164,7 +164,7 @@ class UserParameters:
     def _step_flat(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             self._flat_steps[number].step()
-        torch.autograd.graph.increment_version(self.parameters)  # the vector has been written to, not they
+            torch.autograd.graph.increment_version(self.pairs[number].parameters)  # the vector was written to, not they
 
     def _are_flat(self, number: int, gradient: Gradient) -> bool:
         """Whether an optimizer can step with this over ranges of the vector."""

@@ -211,6 +211,20 @@ def test_steps_that_are_not_known() -> None:
     assert elementwise_step(torch.optim.Adafactor(parameters)) is None
 
 
+def test_only_what_was_stepped_shows_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both(MORE["sgd"])
+    other = nn.Linear(2, 2)
+    user = UserParameters([UserPair(both.net, both.optimizer), UserPair(other, torch.optim.SGD(other.parameters()))])
+    assert both.optimizer.state[both.net.scale] == {}  # looking for it makes one
+    gradient = Gradient(torch.ones_like(user.values), 4, (0,), counts=(4, 4, 0))
+    user.step(gradient, 1.0)
+    before, others = [p._version for p in both.net.parameters()], [p._version for p in other.parameters()]
+    monkeypatch.setattr(FlatSteps, "_take_over", lambda self: pytest.fail("nothing has changed"))
+    user.step(gradient, 1.0)
+    assert all(p._version > was for p, was in zip(both.net.parameters(), before, strict=True))
+    assert [p._version for p in other.parameters()] == others
+
+
 def test_states_have_memory_of_their_own() -> None:
     both = Both(MORE["adamw"])
     both.step()
