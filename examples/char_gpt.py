@@ -123,6 +123,7 @@ def main() -> None:
         model, optimizer = fleet.wrap(model, optimizer, scheduler=scheduler)
         if args.resume and Path(args.resume).exists():
             fleet.load(args.resume)
+            fleet.print(f"goes on after update {fleet.updates}")
         batches = fleet.batches(
             lambda batch_size: get_batch(train, batch_size), batch_size=args.batch_size, updates=args.updates
         )
@@ -141,6 +142,8 @@ def main() -> None:
                 print(f"update {fleet.updates}: validation loss {loss_now:.3f}")
                 if args.save:
                     fleet.save(args.save)
+        if fleet.is_main and args.save:
+            fleet.save(args.save)
     if fleet.is_main:
         print(f"validation loss {validate(model, validation):.3f}, learning rate {scheduler.get_last_lr()[0]:.6f}")
 

@@ -26,7 +26,7 @@ from ownpace.core.blocks.accumulate import accumulate
 from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Server, Worker
-from ownpace.core.contract.values import Address, Gradient, union
+from ownpace.core.contract.values import Address, Gradient, Sources, sum_sources, union
 from ownpace.core.settings import not_negative
 
 
@@ -50,19 +50,25 @@ class BackupSgd(Algorithm):
     async def server(self, me: Server) -> None:
         left: set[Address] = set()
         pushes: dict[Address, Gradient] = {}
+        thrown_away: Sources = ()
         while True:
             message = await me.receive()
             if "leaves" in message.notes:
                 left.add(message.sender)
             elif message.gradient.versions[0] < me.parameters.version:
                 me.send(message.sender, me.parameters)  # too late
+                thrown_away = sum_sources([thrown_away, message.gradient.sources])
             else:
                 pushes[message.sender] = message.gradient
             present = len(me.workers) - len(left)
             if pushes and len(pushes) >= min(len(me.workers) - self.backups, present):
                 # By rank, not by arrival: floating-point sums depend on the order, and runs must be reproducible.
                 workers = sorted(pushes, key=lambda worker: worker.index)
-                me.step(union([pushes[worker] for worker in workers]))
+                total = union([pushes[worker] for worker in workers])
+                # Told with the next update: these samples are used up, though nothing was learnt from them.
+                total.sources = sum_sources([total.sources, thrown_away])
+                thrown_away = ()
+                me.step(total)
                 pushes.clear()
                 for worker in workers:
                     me.send(worker, me.parameters)

@@ -22,6 +22,14 @@ from ownpace.run.config import RUN, WRITE, field_types, help_of
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Over several hosts: the key of the run may lie open in the store.",
+        rich_help_panel=RUN,
+    ),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="Start from the config.json of a run.", metavar="FILE", rich_help_panel=RUN),

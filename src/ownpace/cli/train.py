@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 
 import typer
@@ -26,6 +27,7 @@ def train(
     *,
     config: options.ConfigFile = None,
     given: options.Given,
+    insecure: options.Insecure = False,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
@@ -41,6 +43,8 @@ def train(
     Results go into a folder: config.json, events.jsonl, model.safetensors, summary.json, figure.png.
     """
     show_logs(verbose)
+    if insecure:  # of this start, not of the run: no configuration file should say it
+        os.environ["OWNPACE_INSECURE"] = "1"
     described = given.config(config)
     name = label(described.algorithm)
     folder = options.folder_for(out, name, label(described.task))

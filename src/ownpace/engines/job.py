@@ -136,6 +136,7 @@ class Job:
         )
         at_most(MOST_SECONDS, seconds=self.seconds)
         self._check_end()
+        self._check_workers()
         self._check_batches()
         self._check_device()
 
@@ -163,6 +164,19 @@ class Job:
             raise InputError(
                 f"schedule '{shape}' needs to know how many samples there will be, but only seconds are given; "
                 "give samples or epochs, or use schedule 'constant'"
+            )
+
+    def _check_workers(self) -> None:
+        """Raise if the run would end or be full before it has begun."""
+        num_workers = len(self.fleet.workers)
+        if self.min_workers > num_workers:
+            raise InputError(
+                f"min_workers is {self.min_workers}, but the fleet has {num_workers} workers; use at most {num_workers}"
+            )
+        if self.max_workers is not None and self.max_workers < num_workers:
+            raise InputError(
+                f"max_workers is {self.max_workers}, but the fleet has {num_workers} workers; leave it out, or make "
+                f"it {num_workers} or more"
             )
 
     def _check_batches(self) -> None:

@@ -15,10 +15,10 @@ from ownpace.core.learning.optimizer import ELEMENTWISE, Build, OptimizerSpec
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.learning.schedule import Schedule, ScheduleShape
 from ownpace.core.learning.task import Task
-from ownpace.core.settings import choices, describe_type, fits, positive, values_of
+from ownpace.core.settings import choices, describe_type, fits, not_negative, positive, values_of
 from ownpace.core.whole_file import write_text
 from ownpace.engines import Job, num_ranks
-from ownpace.engines.job import Evaluate, Precision
+from ownpace.engines.job import Evaluate, OnFailure, Precision
 from ownpace.fleet import PRESETS, Fleet, read_fleet
 from ownpace.run import config_file
 from ownpace.run.names import algorithm_of, label, optimizer_of, task_of
@@ -28,6 +28,7 @@ CONFIG = "config.json"
 DEFAULT_EPOCHS = 20
 MOST_SAMPLES = 10**15
 RUN, LEARN, STOP, WRITE = "What to run", "How to learn", "When to stop", "What to write"
+FAIL = "When machines fail"
 Engine = Literal["virtual", "process"]
 
 
@@ -115,6 +116,19 @@ class Config:
         Help("On processes: evaluate the model during the run, or keep snapshots and evaluate them after it.", STOP),
     ] = "during"
 
+    checkpoint_every: Annotated[
+        int | None,
+        Help("Samples between checkpoints; 0: none (default: on processes about every minute).", FAIL),
+    ] = None
+    checkpoints_kept: Annotated[int, Help("Keep this many checkpoints, the newest ones.", FAIL)] = 2
+    on_failure: Annotated[
+        OnFailure, Help("When a machine dies: go on without it, have it started again, or end the run.", FAIL)
+    ] = "continue"
+    min_workers: Annotated[int, Help("End the run if fewer workers than this are left.", FAIL)] = 1
+    max_workers: Annotated[
+        int | None, Help("With this many workers, let no more join (default: as many as the fleet has).", FAIL)
+    ] = None
+
     detail: Annotated[
         bool, Help("Record each computation, transfer and wait, not only evaluations and sums.", WRITE)
     ] = True
@@ -134,15 +148,15 @@ class Config:
             _check(name, getattr(self, name), hint)
 
     @classmethod
-    def load(cls, path: str | Path) -> Config:
-        """The configuration in a file, or in the folder of a run.
+    def load(cls, path: str | Path, **instead: object) -> Config:
+        """The configuration in a file, or in the folder of a run, with these fields instead of its own.
 
         Raises:
             InputError: The file cannot be read, or something in it cannot be used.
         """
         path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
         make: Callable[..., Config] = cls
-        content = config_file.read(path, list(field_types()))
+        content = config_file.read(path, list(field_types()), instead)
         try:
             return make(**content)
         except InputError as error:
@@ -185,7 +199,10 @@ class Config:
             raise InputError("log_files needs a folder to write to; name it with out, or leave log_files out")
         task = task_of(self.task, self.model, self.task_parameters)
         fleet = self.fleet if isinstance(self.fleet, Fleet) else read_fleet(self.fleet or default_fleet())
+        not_negative(checkpoint_every=self.checkpoint_every)
+        positive(checkpoints_kept=self.checkpoints_kept)
         same: dict[str, Any] = {name: getattr(self, name) for name in shared_with_job()}
+        same["checkpoint_every"] = self.checkpoint_every or None  # with 0, nobody takes checkpoints
         return Job(
             **same,
             algorithm=algorithm_of(self.algorithm, self.parameters),

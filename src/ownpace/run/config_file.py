@@ -61,8 +61,10 @@ def _or_reason(name: str, thing: object, named: Callable[[], dict[str, object]])
         return {name: {_OBJECT: repr(thing), _WHY: str(error)}}
 
 
-def read(path: Path, known: Collection[str]) -> dict[str, object]:
+def read(path: Path, known: Collection[str], instead: Mapping[str, object]) -> dict[str, object]:
     """The fields in a file that `to_text` wrote, or that was written by hand; those left out keep their defaults.
+
+    What is in `instead` replaces what the file says, even if that could not be made again.
 
     Raises:
         InputError: The file cannot be read, does not describe a run, or holds something that cannot be made again.
@@ -71,6 +73,7 @@ def read(path: Path, known: Collection[str]) -> dict[str, object]:
     for name in fields:
         if name not in known:
             raise unknown(f"key in {path}:", name, known)
+    fields.update(instead)
     for name in ("algorithm", "task", "optimizer"):
         value = fields.get(name)
         if isinstance(value, Mapping):

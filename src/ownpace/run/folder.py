@@ -16,6 +16,7 @@ from torch import Tensor
 from ownpace.core.contract.errors import InputError, NotWritten
 from ownpace.core.contract.events import End, Evaluation, Event, Run
 from ownpace.core.whole_file import whole_file, write_text
+from ownpace.run.checkpoints import Checkpoints
 from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import EventLog
 from ownpace.run.place import LOGS, MODEL, SUMMARY, check_run, own_files
@@ -52,6 +53,7 @@ class RunFolder:
         if self._replaces:
             shutil.rmtree(self._place, ignore_errors=True)
         else:
+            Checkpoints(self.path).remove()
             for file in own_files(self.path):  # there was none before
                 file.unlink()
         if not self._had_logs:
@@ -79,6 +81,7 @@ class RunFolder:
         if not self._replaces:
             return
         # Old results first, and what marks them last: cut off here, they must not pass for this run's.
+        Checkpoints(self.path).remove()
         for file in own_files(self.path):
             file.unlink()
         for file in own_files(self._place):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ownpace.core.contract.roles import Worker
-from ownpace.core.contract.values import Gradient, sum_counts
+from ownpace.core.contract.values import Gradient, Sources, sum_counts, sum_sources
 from ownpace.core.settings import at_most, positive
 
 MOST_STEPS = 1_000_000
@@ -36,11 +36,15 @@ class LocalRound:
         self._loss: float | Tensor = 0.0
         self._seconds = 0.0
         self._dropped = 0
+        self._sources: Sources = ()
 
     def step(self, gradient: Gradient) -> None:
         """Take one local step."""
         self._me.local_step(gradient)
         self._dropped += gradient.dropped
+        # My own alone: where several workers take their steps together, each tells of itself.
+        mine = tuple(source for source in gradient.sources if source[0] == self._me.rank)
+        self._sources = sum_sources([self._sources, mine])
         if gradient.samples:
             self.steps += 1
             self.samples += gradient.samples
@@ -54,8 +58,9 @@ class LocalRound:
         total = (self.start.values - self._me.parameters.values).mul_(weight)
         versions = (self.start.version,)
         return Gradient(
-            total, self.samples, versions, self._loss, self._seconds, counts=self._counts, dropped=self._dropped
-        )
+            total, self.samples, versions, self._loss, self._seconds, counts=self._counts, dropped=self._dropped,
+            sources=self._sources,
+        )  # fmt: skip
 
 
 __all__ = ["LocalRound", "check_steps"]

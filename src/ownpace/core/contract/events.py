@@ -116,7 +116,7 @@ class Evaluation:
 
 @dataclass(slots=True)
 class Fault:
-    """Something happened to a node: `kill`, `pause`, `back`."""
+    """Something happened to a node: `kill`, `pause`, `cut`, `back`."""
 
     kind: ClassVar[str] = "fault"
     t: float
@@ -140,6 +140,26 @@ class Omitted:
     """Of all updates made."""
     why: str = "limit"
     """`limit`, or why nothing could be recorded: then it is not known what is missing."""
+
+
+@dataclass(slots=True)
+class Generation:
+    """The run goes on with these workers, from this state; the first generation has no such record."""
+
+    kind: ClassVar[str] = "generation"
+    t: float
+    number: int
+    """From 1 on, which is the start of the run."""
+    why: str
+    """`checkpoint`, `join`, `death` (a worker is gone) or `restart` (a server was)."""
+    members: list[str] | None
+    """The workers by rank; None: those of before."""
+    updates: int
+    """That made the parameters it begins with."""
+    samples: int
+    """Of those updates."""
+    lost: int = 0
+    """Updates that were recorded before, but died with the node that made them."""
 
 
 @dataclass(slots=True)
@@ -183,12 +203,12 @@ class End:
     """Of a run that ended early: the `code` of its error. Records of runs that finished have none."""
 
 
-Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | Omitted | End
+Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | Generation | Omitted | End
 Detail = Load | Compute | Transfer | Wait | Update
 """What there is much of: `--no-detail` leaves it out, and a long run's file holds its beginning and its latest part."""
 Emit = Callable[[Event], None]
 _KINDS: dict[str, type[Event]] = {
-    cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, Omitted, End)
+    cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, Generation, Omitted, End)
 }
 
 

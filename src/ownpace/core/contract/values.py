@@ -15,6 +15,8 @@ Role = Literal["worker", "server", "communicator"]
 Notes = Mapping[str, float]
 """Numbers by name."""
 NO_NOTES: Notes = MappingProxyType({})
+Sources = tuple[tuple[int, int], ...]
+"""Whose samples: of workers, by rank, how many of those that they took. No rank twice; ascending where several met."""
 
 
 def _no_notes() -> Notes:
@@ -109,6 +111,9 @@ class Gradient:
     from the same), then the number that each model's part is summed over. Empty: all are new, for all parts."""
     dropped: int = 0
     """How many samples its worker threw away since its gradient before: a user's loop may skip batches."""
+    sources: Sources = ()
+    """Whose samples are used up by it, learnt from or thrown away: after a failure all others are dealt again. Engines
+    stamp what a worker computes, and add up what updates are made of."""
 
     @property
     def new_samples(self) -> int:
@@ -153,7 +158,7 @@ class Gradient:
     def _with(self, total: Tensor, notes: Notes) -> Gradient:
         return Gradient(
             total, self.samples, self.versions, self.loss, self.seconds, notes, (), self.partial, self.counts,
-            self.dropped,
+            self.dropped, self.sources,
         )  # fmt: skip
 
     def part(self, shard: Shard) -> Gradient:
@@ -177,6 +182,7 @@ class Gradient:
             partial=self.partial or other.partial,
             counts=sum_counts([self.counts, other.counts]),
             dropped=self.dropped + other.dropped,
+            sources=sum_sources([self.sources, other.sources]),
         )
 
 
@@ -195,12 +201,30 @@ def union(gradients: Sequence[Gradient]) -> Gradient:
         partial=any(gradient.partial for gradient in gradients),
         counts=sum_counts([gradient.counts for gradient in gradients]),
         dropped=sum(gradient.dropped for gradient in gradients),
+        sources=sum_sources([gradient.sources for gradient in gradients]),
     )
 
 
 def sum_counts(all_counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Counts of several models' samples, added up; those of a gradient of no samples may be empty."""
     return tuple(map(sum, zip(*(counts for counts in all_counts if counts), strict=True)))
+
+
+def sum_sources(all_sources: Sequence[Sources]) -> Sources:
+    """Samples added up by worker.
+
+    >>> sum_sources([((2, 8),), (), ((0, 4), (2, 1))])
+    ((0, 4), (2, 9))
+    """
+    given = [sources for sources in all_sources if sources]
+    if len(given) < 2:
+        return given[0] if given else ()
+    total: dict[int, int] = {}
+    for sources in given:
+        for rank, samples in sources:
+            total[rank] = total.get(rank, 0) + samples
+    # One worker adding to its own gradient is by far the most frequent case: nothing to sort.
+    return tuple(sorted(total.items())) if len(total) > 1 else tuple(total.items())
 
 
 def sum_notes(all_notes: Sequence[Notes]) -> Notes:

@@ -101,7 +101,7 @@ class VirtualGradient(Gradient, Due):
         """Make it the sum with an earlier one."""
         both = self + other
         self.total, self.samples, self.versions = both.total, both.samples, both.versions
-        self.loss, self.seconds, self.notes = both.loss, both.seconds, both.notes
+        self.loss, self.seconds, self.notes, self.sources = both.loss, both.seconds, both.notes, both.sources
 
 
 class VirtualBatch(Due):

@@ -259,6 +259,8 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         versions = progress.versions if at is None else progress.versions_at(at)
         computed = VirtualGradient(total, samples, versions, loss, end - start, NO_NOTES)
         computed.computed = samples
+        if simulation.real:
+            computed.sources = ((self.rank, samples),)
         if plus is not None:
             computed.add(plus)
         computed.start = start

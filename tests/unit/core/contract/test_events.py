@@ -16,6 +16,7 @@ def test_events_survive_the_file():
         events.Evaluation(0.5, 8, 1, 0.25, None),
         events.Fault(0.6, "worker-0", "kill"),
         events.Omitted(0.1, 0.6, {"wait": 2}, {"wait": 0.5}, 0, 0),
+        events.Generation(0.7, 2, "death", ["worker-1"], 4, 128, 1),
         events.End(0.6, "dead", events.Sums(0.6, 8, 1, 0.0, 0, 10.0, {"worker-0": events.Tally(8, 0.2, 0.1)})),
     ]
     assert [events.from_line(events.to_line(event)) for event in happened] == happened

@@ -111,6 +111,18 @@ def test_a_corrected_gradient_has_the_given_mean() -> None:
     assert (corrected.samples, corrected.versions, corrected.loss, corrected.notes) == (2, (3,), 4.0, {"square": 1.5})
 
 
+def test_whose_samples_a_gradient_holds_survives_whatever_is_made_of_it() -> None:
+    mine = gradient(4, versions=(0, 0))
+    mine.sources = ((2, 4),)
+    other = gradient(3, versions=(0, 0))
+    other.sources = ((0, 5), (2, 1))  # two of worker 0's were thrown away
+    assert (mine + other).sources == union([mine, other]).sources == ((0, 5), (2, 5))
+    assert (mine + mine).sources == ((2, 8),)
+    assert union([gradient(0), gradient(0)]).sources == ()
+    for same in (mine.scaled(0.5), mine.noting(a=1.0), mine.with_mean(torch.zeros(2)), mine.part(Shard(1, 1, 2))):
+        assert same.sources == mine.sources
+
+
 def test_a_part_is_a_view_with_its_own_version() -> None:
     whole = Gradient(torch.tensor([1.0, 2.0, 3.0]), 4, (7, 5))
     part = whole.part(Shard(1, 1, 3))

@@ -230,6 +230,7 @@ class UserLoop:
         if context.terms.num_counts:
             models = [samples if number == brought.model else 0 for number in range(context.terms.num_models)]
             gradient.counts = (brought.new_samples, *models)
+        gradient.sources = ((self._worker.rank, gradient.new_samples + gradient.dropped),)
         if asked.plus is not None:
             gradient = gradient + asked.plus
             if out is not None:

@@ -54,6 +54,7 @@ class NodeSums:
                 len(context.roster.shards),
                 len(self._settings()),
                 context.terms.num_counts,
+                len(context.roster.workers),
                 context.wiring,
             )
         return collectives
@@ -233,4 +234,5 @@ class ProcessSum:
             contributions,
             said.partial,
             said.counts,
+            sources=said.sources,
         )

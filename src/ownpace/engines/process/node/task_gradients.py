@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Batch, Gradient, Group, Parameters
+from ownpace.core.contract.values import Batch, Gradient, Group, Parameters, sum_sources
 from ownpace.core.learning.sampling import Sampler
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
@@ -199,6 +199,7 @@ class TaskGradients:
         self._look_at(total, loss, seconds, now)
         known = loss * asked.samples
         gradient = Gradient(total, asked.samples, asked.versions, known, seconds)
+        gradient.sources = ((self._worker.rank, asked.samples),)
         if loss.device.type == "cpu":
             gradient.loss = float(known)
         if asked.plus is not None:  # its total is in `total` already
@@ -207,6 +208,7 @@ class TaskGradients:
             gradient.versions = tuple(map(min, gradient.versions, plus.versions))
             gradient.loss += plus.loss
             gradient.seconds += plus.seconds
+            gradient.sources = sum_sources([gradient.sources, plus.sources])
         return gradient
 
     def _look_at(self, total: Tensor, loss: Tensor, seconds: float, now: float) -> None:

@@ -149,6 +149,7 @@ class LoopRun:
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
             counters = Counters(
                 self.store,
+                self._rendezvous.secret,
                 first=worker.rank == 0,
                 spans_hosts=session.spans_hosts,
                 timeout_s=self._options.timeout_s,

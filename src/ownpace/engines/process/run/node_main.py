@@ -177,7 +177,9 @@ def run_worker(
         if model is None:
             torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
             model = FlatModel(job.task, device, job.autocast)
-        counters = Counters(connection.store, first=rank == 0, spans_hosts=session.spans_hosts)
+        counters = Counters(
+            connection.store, session.rendezvous.secret, first=rank == 0, spans_hosts=session.spans_hosts
+        )
         stack.callback(counters.close)
         node, source = _task_worker(context, job, model, counters)
         stack.callback(node.sums.close)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import ipaddress
 import math
 import os
@@ -18,6 +17,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
 from ownpace.core.contract.errors import InputError, MachineDied
+from ownpace.engines.process.run.incarnation import agree_on_mark, incomplete, new_mark
+from ownpace.engines.process.run.key_exchange import KeySettings, agree_on_key, offered
 from ownpace.engines.process.talk.mailbox import RunKey
 from ownpace.engines.process.talk.store import KeyValues, read_when_set
 
@@ -206,8 +207,22 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Stor
     _joins += 1
     master = os.environ.get("MASTER_ADDR", LOOPBACK)
     port = _number("MASTER_PORT", 29500)
-    run, restart = os.environ.get("TORCHELASTIC_RUN_ID", ""), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"ownpace/{run}/{restart}/{_joins}"
+    settings = KeySettings.read()
+    base = _open_base(environment, master, port, timeout_s)
+    host = _address_of_this_host(master, port) if environment.spans_hosts else LOOPBACK
+    place = (environment.rank, environment.world_size)
+    run, mine = os.environ.get("TORCHELASTIC_RUN_ID", ""), new_mark()
+    meeting = f"ownpace/{run}/{_joins}"
+    with offered(settings, environment.rank, mine) as secret:
+        mark = agree_on_mark(PrefixStore(meeting, base), *place, mine, timeout_s)
+        prefix = f"{meeting}/{mark}"
+        store = PrefixStore(prefix, base)
+        secret = agree_on_key(store, settings, place, mark, secret, timeout_s)
+    return store, Rendezvous(master, port, prefix, secret, host, "gloo", timeout_s)
+
+
+def _open_base(environment: Environment, master: str, port: int, timeout_s: float) -> Store:
+    """Torch's own rendezvous: a store that all ranks can reach, and perhaps others."""
     # Under torchrun its agent usually hosts the store; started in another way, rank 0 has to.
     hosts_store = environment.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if not hosts_store:
@@ -215,6 +230,7 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Stor
     # Before the attempt, which would take the port itself.
     taken = hosts_store and port_in_use(master, port)  # torch's own error tells it in words only
     try:
+        base: Store
         base, _, _ = next(
             dist.rendezvous("env://", environment.rank, environment.world_size, timeout=timedelta(seconds=timeout_s))
         )
@@ -225,19 +241,18 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Stor
             raise InputError(
                 f"port {port} on {master} is in use; choose another with torchrun's --master-port (or MASTER_PORT)"
             ) from None
-        raise _incomplete(environment, timeout_s) from None
-    store = PrefixStore(prefix, base)
-    host = LOOPBACK
-    if environment.spans_hosts:
-        host = _address_towards(master, port)
-        if ipaddress.ip_address(host).is_global and not os.environ.get("OWNPACE_ALLOW_PUBLIC"):
-            raise InputError(
-                f"this host would listen on {host}, a public address, and collectives are not encrypted; use a private "
-                "network or a VPN, or set OWNPACE_ALLOW_PUBLIC=1 if a firewall protects it"
-            )
-    return store, Rendezvous(
-        master, port, prefix, _agree_on_key(store, environment, timeout_s), host, "gloo", timeout_s
-    )
+        raise incomplete(environment.world_size, timeout_s) from None
+    return base
+
+
+def _address_of_this_host(master: str, port: int) -> str:
+    host = _address_towards(master, port)
+    if ipaddress.ip_address(host).is_global and not os.environ.get("OWNPACE_ALLOW_PUBLIC"):
+        raise InputError(
+            f"this host would listen on {host}, a public address, and collectives are not encrypted; use a private "
+            "network or a VPN, or set OWNPACE_ALLOW_PUBLIC=1 if a firewall protects it"
+        )
+    return host
 
 
 def common_backend(
@@ -250,10 +265,6 @@ def common_backend(
         for rank in range(environment.world_size)
     ]
     return "nccl" if set(read) == {b"nccl"} else "gloo"
-
-
-def _incomplete(environment: Environment, timeout_s: float) -> MachineDied:
-    return MachineDied(f"not all {environment.world_size} ranks joined within {timeout_s:g} s; did all of them start?")
 
 
 def _await_master(host: str, port: int, timeout_s: float) -> None:
@@ -271,37 +282,6 @@ def _await_master(host: str, port: int, timeout_s: float) -> None:
             if time.monotonic() > deadline:
                 raise unreachable(host, port, timeout_s) from None
             time.sleep(0.1)
-
-
-def _agree_on_key(store: Store, environment: Environment, timeout_s: float) -> str:
-    """The user's key, or one that rank 0 makes for this run and hands out through the store.
-
-    All ranks show each other a few bits of theirs: enough to tell two keys apart, not enough to guess one by.
-
-    Raises:
-        InputError: They have different keys.
-        MachineDied: A rank did not join in time.
-    """
-    given = os.environ.get("OWNPACE_KEY", "")
-    ranks = range(environment.world_size)
-    store.set(f"mark/{environment.rank}", hashlib.sha256(f"ownpace mark {given}".encode()).hexdigest()[:4])
-    if environment.rank == 0:
-        store.set("key", "" if given else RunKey.new().secret)
-    try:
-        marks = store.multi_get([f"mark/{rank}" for rank in ranks])
-        key = given or store.get("key").decode()
-        store.set(f"seen/{environment.rank}", "")
-        if environment.rank == 0:  # its store ends with it
-            store.wait([f"seen/{rank}" for rank in ranks])
-    except RuntimeError:
-        raise _incomplete(environment, timeout_s) from None
-    others = [rank for rank in ranks if marks[rank] != marks[0]]
-    if others:
-        raise InputError(
-            f"rank 0 and rank{'s' * (len(others) > 1)} {', '.join(map(str, others))} have different run keys; give all "
-            "ranks the same OWNPACE_KEY, or none, so that one is made for the run"
-        )
-    return key
 
 
 def _address_towards(host: str, port: int) -> str:

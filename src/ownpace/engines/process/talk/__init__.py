@@ -9,4 +9,5 @@ collectives    sums of gradients over them, in buckets that can leave during the
 header         what travels with a sum: samples, versions, notes, the wish to stop
 store          asking the store that all processes share, without being deaf meanwhile
 counters       how far the queue of samples has been taken
+private_files  files by which processes of one user on one host meet
 """

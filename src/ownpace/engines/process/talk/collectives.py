@@ -50,14 +50,14 @@ class GroupCollectives:
     @classmethod
     def connect(
         cls, name: str, member: int, size: int, layout: Layout, like: Tensor, num_shards: int, num_settings: int,
-        num_counts: int, wiring: Wiring,
+        num_counts: int, num_workers: int, wiring: Wiring,
     ) -> GroupCollectives:  # fmt: skip
         """Meet the other members."""
         buckets = divide(layout, like.element_size())
         # Their number follows from the model alone, so it is the same on all members: one channel more would hang.
         channels = Channels(name, member, size, wiring, min(_CHANNELS, len(buckets)))
         double = like.dtype == torch.float64
-        header = SumHeader(member, size, num_shards, num_settings, num_counts, double=double)
+        header = SumHeader(member, size, num_shards, num_settings, num_counts, num_workers, double=double)
         return cls(channels, layout, like, buckets, header)
 
     @property

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import hmac
 import os
+import re
 import struct
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from ownpace.core.contract.errors import InputError, WireError
 from ownpace.core.learning.claims import Claim
 from ownpace.core.learning.sampling import Take
+from ownpace.engines.process.talk import private_files
 from ownpace.engines.process.talk.store import KeyValues, read_when_set
 
 _KEY = "counter"
+_MARK = re.compile(rb"[0-9a-f]{32}")
+_CLAIMS = re.compile(rb"([0-9]{1,18} [0-9]{1,18} )*")
+_MOST_COUNTED = 1 << 60
 _COUNT = struct.Struct("<q")
 _LOG = struct.Struct("<qq")
 """The loop whose claims the log holds, and how many: the first bytes of the file of counts."""
@@ -26,11 +32,15 @@ class Counters:
 
     On one host they are in a small file, which is locked for each change: 7 µs, where asking the store takes a turn
     of another process (30 µs where there is a core for it, 240 where there is none). Several hosts ask the store.
+
+    Anyone may write into a store, so it says neither where the files are nor what they are called: their names follow
+    from the run's secret and a mark that the first worker draws. A wrong mark leads to no file at all.
     """
 
     def __init__(
         self,
         store: KeyValues,
+        secret: str,
         *,
         first: bool,
         spans_hosts: bool,
@@ -39,28 +49,29 @@ class Counters:
     ) -> None:
         self._store = store
         self._files: tuple[int, int] | None = None
-        self._paths: list[str] = []
+        self._names: list[str] = []
         if not spans_hosts:
             if first:
-                # Made before their paths are published: the others open them as soon as they can read those.
-                made = [tempfile.mkstemp(prefix="ownpace-") for _ in range(2)]
-                self._files, self._paths = (made[0][0], made[1][0]), [path for _, path in made]
-                store.set(_KEY, "\n".join(self._paths))
+                mark = os.urandom(16).hex().encode()
+                # Made before the mark is published: the others open them as soon as they can read it.
+                self._names = _names(secret, mark)
+                counts, claims = map(private_files.create, self._names)
+                store.set(_KEY, mark.decode())
             else:
-                paths = read_when_set(store, _KEY, "rank 0", timeout_s, on_wait)
-                counts, claims = paths.decode().split("\n")
-                self._files = os.open(counts, os.O_RDWR), os.open(claims, os.O_RDWR)
+                mark = read_when_set(store, _KEY, "rank 0", timeout_s, on_wait)
+                counts, claims = _opened(secret, mark)
+            self._files = counts, claims
 
     def forget_path(self) -> None:
         """All workers have opened the files: their names can go, so that nothing is left when the last one ends."""
-        for path in self._paths:
-            Path(path).unlink()
-        self._paths = []
+        for name in self._names:
+            private_files.remove(name)
+        self._names = []
 
     def taking(self, number: int) -> Take:
         """Takes this many places in that count, and returns the first."""
         if self._files is None:
-            return lambda places: int(self._store.add(f"count/{number}", places)) - places
+            return lambda places: self._add(f"count/{number}", places) - places
 
         def take(places: int) -> int:
             with self._locked() as (counts, _):
@@ -107,10 +118,19 @@ class Counters:
             written = os.pread(claims, length * _CLAIM.size, 0) if current == number else b""
         return sorted(Claim(*claim) for claim in _CLAIM.iter_unpack(written))
 
+    def _add(self, key: str, places: int) -> int:
+        now = int(self._store.add(key, places))
+        if not places <= now <= _MOST_COUNTED:
+            raise WireError(f"the store says that {now} samples were taken, which no worker of this run has counted")
+        return now
+
     def _in_store(self, number: int, rank: int) -> Iterator[Claim]:
         key = f"claims/{number}/{rank}"
         if self._store.check([key]):  # `get` would wait for it
-            numbers = map(int, self._store.get(key).split())
+            written = self._store.get(key)
+            if _CLAIMS.fullmatch(written) is None:
+                raise WireError(f"the store says {written[:40]!r} of the samples of rank {rank}: no rank wrote that")
+            numbers = map(int, written.split())
             for start, count in zip(numbers, numbers, strict=True):
                 yield Claim(start, count, rank)
 
@@ -131,6 +151,28 @@ class Counters:
             for file in self._files:
                 os.close(file)
             self._files = None
+
+
+def _names(secret: str, mark: bytes) -> list[str]:
+    """Of the two files: only who knows the run's secret can tell them."""
+    return [
+        f"{what}-{hmac.new(secret.encode(), what.encode() + mark, hashlib.sha256).hexdigest()[:32]}"
+        for what in ("counts", "claims")
+    ]
+
+
+def _opened(secret: str, mark: bytes) -> tuple[int, int]:
+    """Both files, which the first worker has made."""
+    if _MARK.fullmatch(mark) is None:
+        raise WireError(f"the store says {mark[:40]!r} of the counters of this run: rank 0 did not write that")
+    counts, claims = _names(secret, mark)
+    try:
+        return private_files.open_existing(counts), private_files.open_existing(claims)
+    except FileNotFoundError:
+        raise InputError(
+            f"the counters that rank 0 has made are not in {private_files.folder()}; ranks of one host need one "
+            "temporary folder: do they have different users, containers or TMPDIR?"
+        ) from None
 
 
 def _advance(counts: int, number: int, places: int) -> int:

@@ -3,6 +3,7 @@
     0                stop: how many members want the run to end
     1 …              one entry for each member: see `Entry`; the versions of its shards follow, and its counts
     then             settings: a mark, then the numbers of the optimizer's groups, exact; only one member writes them
+    then             sources: of each worker of the run, how many of its samples are used up
     then             notes, by the alphabet of their names
     then             zeros, up to a multiple of 16
 
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ownpace.core.contract.values import NO_NOTES, Contribution, Gradient, Notes
+from ownpace.core.contract.values import NO_NOTES, Contribution, Gradient, Notes, Sources
 
 Numbers = npt.NDArray[np.float32 | np.float64]
 _NOTES = 32
@@ -79,6 +80,7 @@ class Said:
     """Of the member that wrote them; none, if no member did."""
     partial: bool = False
     counts: tuple[int, ...] = ()
+    sources: Sources = ()
 
 
 class SumHeader:
@@ -91,6 +93,7 @@ class SumHeader:
         num_shards: int,
         num_settings: int,
         num_counts: int = 0,
+        num_workers: int = 0,
         *,
         double: bool = False,
     ) -> None:
@@ -101,7 +104,8 @@ class SumHeader:
         self._start = 1 + member * self._width
         first_setting = 1 + num_members * self._width
         self._settings = SettingsSection(first_setting, num_settings)
-        self._first_note = first_setting + self._settings.size
+        self._first_source = first_setting + self._settings.size
+        self._first_note = self._first_source + num_workers
         self._most_notes = _NOTES + 2 * num_members
         self.size = -(-(self._first_note + self._most_notes) // _ALIGN) * _ALIGN
         """Of a header, in numbers."""
@@ -122,6 +126,8 @@ class SumHeader:
             # Counts of no samples may be missing.
             entry = (*Entry.of(gradient, came_s), *gradient.versions, *gradient.counts)
             written[self._start : self._start + len(entry)] = entry
+            for rank, used in gradient.sources:
+                written[self._first_source + rank] = used
             if gradient.notes:
                 self._write_notes(written, gradient.notes)
         if settings:
@@ -156,7 +162,12 @@ class SumHeader:
             settings=self._settings.read(summed),
             partial=any(entry.partial for entry in present),
             counts=self._counts([places[start + counts : start + self._width] for start in starts]),
+            sources=self._sources(summed),
         )
+
+    def _sources(self, summed: Numbers) -> Sources:
+        used = summed[self._first_source : self._first_note].tolist()
+        return tuple([(rank, round(samples)) for rank, samples in enumerate(used) if samples])
 
     def _counts(self, of_members: Sequence[Sequence[float]]) -> tuple[int, ...]:
         return tuple(round(sum(column)) for column in zip(*of_members, strict=True)) if self._num_counts else ()

@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.errors import WireError
-from ownpace.core.contract.values import NO_NOTES, Body, Gradient, Notes, Parameters, Shard
+from ownpace.core.contract.values import NO_NOTES, Body, Gradient, Notes, Parameters, Shard, Sources
 from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
 # The fields of `_Header` in their order; `<` turns off alignment.
-_HEADER = struct.Struct("<4sBBBBiiqqqdddiiiii")
+_HEADER = struct.Struct("<4sBBBBiiqqqdddiiiiii")
 # The digit counts changes of this format.
-_MAGIC = b"OWN3"
+_MAGIC = b"OWN4"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)
 # Types travel as their places in this tuple.
 _DTYPES = (
@@ -100,6 +100,7 @@ class _Header(NamedTuple):
     loss: float
     seconds: float
     sent_s: float
+    num_sources: int
     num_versions: int
     num_settings: int
     num_notes: int
@@ -108,23 +109,32 @@ class _Header(NamedTuple):
 
     @property
     def num_numbers(self) -> int:
-        return self.num_versions + self.num_settings + self.num_notes + self.num_gradient_notes
+        return self.num_integers + self.num_settings + self.num_notes + self.num_gradient_notes
+
+    @property
+    def num_integers(self) -> int:
+        """A source is two: a worker's rank, and its samples."""
+        return 2 * self.num_sources + self.num_versions
 
     @property
     def counts(self) -> tuple[int, ...]:
-        return self.num_versions, self.num_settings, self.num_notes, self.num_gradient_notes, self.name_bytes
+        return (
+            self.num_sources, self.num_versions, self.num_settings, self.num_notes, self.num_gradient_notes,
+            self.name_bytes,
+        )  # fmt: skip
 
 
 def pack(packet: Packet) -> list[bytes | memoryview]:
     """The frames of a message. Tensors on the CPU are not copied: they must not change any more."""
     body, gradient_notes = packet.body, NO_NOTES
     versions: tuple[int, ...] = ()
+    sources: Sources = ()
     kind, number, shard, loss, seconds = _NOTHING, 0, -1, math.nan, 0.0
     values: Tensor | None = None
     partial = isinstance(body, Gradient) and body.partial
     if isinstance(body, Gradient):
         kind, values, number, loss, seconds = _GRADIENT, body.total, body.samples, float(body.loss), body.seconds
-        versions, gradient_notes = body.versions, body.notes
+        versions, gradient_notes, sources = body.versions, body.notes, body.sources
     elif isinstance(body, Parameters):
         kind, values, number, shard = _PARAMETERS, body.values, body.version, body.shard.index
     elif isinstance(body, Tensor):
@@ -132,14 +142,16 @@ def pack(packet: Packet) -> list[bytes | memoryview]:
     if packet.control is None:
         names = _BETWEEN_NAMES.join((*packet.notes, *gradient_notes)).encode()
         floats = (*packet.settings, *packet.notes.values(), *gradient_notes.values())
-        numbers = struct.pack(f"<{len(versions)}q{len(floats)}d", *versions, *floats) + names
+        integers = (*(number for source in sources for number in source), *versions)
+        numbers = struct.pack(f"<{len(integers)}q{len(floats)}d", *integers, *floats) + names
     else:
         kind, names = _CONTROL, b""
         numbers = json.dumps(to_record(packet.control)).encode()
     dtype, num_values = (0, -1) if values is None else (_DTYPES.index(values.dtype), values.numel())
     header = _HEADER.pack(
         _MAGIC, kind, dtype, packet.stop, partial, shard, packet.generation, packet.samples, number, num_values, loss,
-        seconds, packet.sent_s, len(versions), len(packet.settings), len(packet.notes), len(gradient_notes), len(names),
+        seconds, packet.sent_s, len(sources), len(versions), len(packet.settings), len(packet.notes),
+        len(gradient_notes), len(names),
     )  # fmt: skip
     return [header, numbers, *([] if values is None else _pieces(values))]
 
@@ -155,7 +167,7 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
     packet = Packet(None, NO_NOTES, header.known_samples, bool(header.stop), header.sent_s, (), header.generation)
     if header.kind == _CONTROL:
         return replace(packet, body=values, control=_read_control(frames[1]))
-    versions, packet.settings, packet.notes, gradient_notes = _read_numbers(header, frames[1])
+    sources, versions, packet.settings, packet.notes, gradient_notes = _read_numbers(header, frames[1])
     if header.kind == _GRADIENT:
         sizes = {limits.most_values, *(shard.stop - shard.start for shard in limits.shards)}
         if values is None or header.num_values not in sizes or not versions:
@@ -164,6 +176,7 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
             )
         packet.body = Gradient(values, header.number, versions, header.loss, header.seconds, gradient_notes)
         packet.body.partial = bool(header.partial)
+        packet.body.sources = sources
     elif header.kind == _PARAMETERS:
         if values is None or not 0 <= header.shard < len(limits.shards):
             raise WireError(f"received parameters of shard {header.shard}; there are {len(limits.shards)}")
@@ -202,17 +215,23 @@ def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
     return header
 
 
-def _read_numbers(header: _Header, frame: Frame) -> tuple[tuple[int, ...], tuple[float, ...], Notes, Notes]:
-    """Versions, settings, the message's notes, the gradient's notes."""
+def _read_numbers(header: _Header, frame: Frame) -> tuple[Sources, tuple[int, ...], tuple[float, ...], Notes, Notes]:
+    """Sources, versions, settings, the message's notes, the gradient's notes."""
     came = len(frame.buffer)
     if came != 8 * header.num_numbers + header.name_bytes:
         raise WireError(f"a message announces {header.counts} numbers, but brings {came} bytes of them")
-    num_floats = header.num_numbers - header.num_versions
-    numbers = struct.unpack_from(f"<{header.num_versions}q{num_floats}d", frame.buffer)
-    versions, floats = numbers[: header.num_versions], numbers[header.num_versions :]
+    num_floats = header.num_numbers - header.num_integers
+    numbers = struct.unpack_from(f"<{header.num_integers}q{num_floats}d", frame.buffer)
+    pairs, floats = numbers[: 2 * header.num_sources], numbers[header.num_integers :]
+    sources, versions = (
+        tuple(zip(pairs[::2], pairs[1::2], strict=True)),
+        numbers[2 * header.num_sources : header.num_integers],
+    )
+    if min(pairs, default=0) < 0:
+        raise WireError(f"a message says that samples of {sources} are used up; ranks and counts are never below 0")
     settings, noted = floats[: header.num_settings], floats[header.num_settings :]
     if not noted:
-        return versions, settings, NO_NOTES, NO_NOTES
+        return sources, versions, settings, NO_NOTES, NO_NOTES
     try:
         names = bytes(frame.buffer[8 * header.num_numbers :]).decode().split(_BETWEEN_NAMES)
     except UnicodeDecodeError:
@@ -220,7 +239,7 @@ def _read_numbers(header: _Header, frame: Frame) -> tuple[tuple[int, ...], tuple
     if len(names) != len(noted):
         raise WireError(f"a message brings {len(noted)} notes, but {len(names)} names for them")
     named = list(zip(names, noted, strict=True))
-    return versions, settings, dict(named[: header.num_notes]), dict(named[header.num_notes :])
+    return sources, versions, settings, dict(named[: header.num_notes]), dict(named[header.num_notes :])
 
 
 def _read_control(frame: Frame) -> Control:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import re
 
 import pytest
 import torch.distributed as dist
 
+from ownpace.core.contract.errors import InputError, WireError
 from ownpace.core.learning.claims import Claim
+from ownpace.engines.process.talk import private_files
 from ownpace.engines.process.talk.counters import Counters
+
+SECRET = "the secret of a run"
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
 @pytest.fixture(params=[False, True], ids=["one host", "several hosts"])
 def two(request):
     store = dist.HashStore() if not request.param else dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
-    counters = [Counters(store, first=rank == 0, spans_hosts=request.param) for rank in range(2)]
+    counters = [Counters(store, SECRET, first=rank == 0, spans_hosts=request.param) for rank in range(2)]
     yield counters
     for each in counters:
         each.close()
@@ -47,11 +55,46 @@ def test_taking_leaves_no_claim(two):
 
 
 def test_no_file_is_left_behind():
-    store = dist.HashStore()
-    counters = Counters(store, first=True, spans_hosts=False)
-    paths = [Path(path) for path in store.get("counter").decode().split("\n")]
-    assert all(map(os.path.exists, paths))
+    counters = Counters(dist.HashStore(), SECRET, first=True, spans_hosts=False)
+    assert len(list(private_files.folder().iterdir())) == 2
     counters.claiming(0, 0)(8)
     counters.forget_path()
-    assert not any(map(os.path.exists, paths))
+    assert not private_files.folder().exists()
+    counters.close()
+
+
+def test_the_store_tells_nothing_that_leads_to_the_files(tmp_path):
+    """Whoever writes into the store has workers open what it likes, unless the names come from the run's secret."""
+    store = dist.HashStore()
+    first = Counters(store, SECRET, first=True, spans_hosts=False)
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    files = sorted(path.name for path in private_files.folder().iterdir())
+    right = store.get("counter")
+    assert not any(right.decode() in name for name in files)
+    both = f"{victim}\n{victim}"
+    for wrong in (both, str(victim), "../victim", files[0], "", "\0" * 32, "\xff" * 16, "0" * 31, "0" * 33, "A" * 32):
+        store.set("counter", wrong)
+        with pytest.raises(WireError, match="rank 0 did not write that"):
+            Counters(store, SECRET, first=False, spans_hosts=False)
+    for mark, secret in (("0" * 32, SECRET), (right.decode(), "another")):
+        store.set("counter", mark)
+        with pytest.raises(InputError, match=r"are not in .*different users, containers or TMPDIR"):
+            Counters(store, secret, first=False, spans_hosts=False)
+    assert victim.read_text() == "mine"
+    assert sorted(path.name for path in private_files.folder().iterdir()) == files
+    first.close()
+
+
+def test_what_a_stranger_writes_into_the_store_is_no_count(tmp_path):
+    store = dist.HashStore()
+    counters = Counters(store, SECRET, first=True, spans_hosts=True)
+    for wrong in ("x", "1", "1 2", "-1 2 ", "1 2 3 ", "1 " + "9" * 5000 + " ", "\xff 1 ", "1.5 2 "):
+        store.set("claims/1/0", wrong)
+        with pytest.raises(WireError, match=re.escape("of the samples of rank 0: no rank wrote that")):
+            counters.claims(1, 1)
+    for wrong in ("-5", str(1 << 62)):
+        store.set("count/1", wrong)
+        with pytest.raises(WireError, match="which no worker of this run has counted"):
+            counters.taking(1)(3)
     counters.close()

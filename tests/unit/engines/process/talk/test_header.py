@@ -127,3 +127,16 @@ def test_members_say_how_many_samples_they_are_done_with():
     said = headers[0].read(summed(written), {})
     assert [part.used for part in said.contributions] == [13, 0]
     assert [part.samples for part in said.contributions] == [8, 8]
+
+
+def test_a_sum_says_whose_samples_it_holds_whoever_passes_them_on():
+    """A communicator brings what its whole subgroup has computed."""
+    headers = [SumHeader(member, 2, 1, 2, 0, 4) for member in range(2)]
+    parts = [
+        Gradient(torch.zeros(1), 12, (0,), notes={"norm": 1.0}, sources=((0, 8), (1, 4))),
+        Gradient(torch.zeros(1), 6, (0,), notes={"norm": 2.0}, sources=((3, 6),)),
+    ]
+    written = [headers[0].write(parts[0], False, 0.0, (0.5, 0.25)), headers[1].write(parts[1], False, 0.0, ())]
+    said = headers[1].read(summed(written), {"norm": 0.0})
+    assert said.sources == ((0, 8), (1, 4), (3, 6))
+    assert (said.notes, said.settings) == ({"norm": 3.0}, (0.5, 0.25))

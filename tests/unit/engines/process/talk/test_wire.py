@@ -69,9 +69,10 @@ noted = st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters=
     st.lists(real, max_size=4),
     st.integers(0, 9),
     real,
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=3).map(tuple),
 )
-def test_gradients(dtype, numel, versions, notes, own_notes, settings, samples, seconds):
-    gradient = Gradient(values(numel, dtype), samples, tuple(versions), 0.5, seconds, own_notes)
+def test_gradients(dtype, numel, versions, notes, own_notes, settings, samples, seconds, sources):
+    gradient = Gradient(values(numel, dtype), samples, tuple(versions), 0.5, seconds, own_notes, sources=sources)
     came = there(Packet(gradient, notes, 7, True, 1.25, tuple(settings), 3))
     assert (came.notes, came.samples, came.stop, came.sent_s) == (notes, 7, True, 1.25)
     assert (came.settings, came.generation, came.control) == (tuple(settings), 3, None)
@@ -80,7 +81,7 @@ def test_gradients(dtype, numel, versions, notes, own_notes, settings, samples, 
     assert (body.samples, body.versions, body.loss, body.seconds) == (samples, tuple(versions), 0.5, seconds)
     assert body.total.dtype == dtype
     assert torch.equal(body.total, gradient.total)
-    assert body.notes == own_notes
+    assert (body.notes, body.sources) == (own_notes, sources)
 
 
 @given(noted)

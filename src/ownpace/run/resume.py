@@ -1,0 +1,176 @@
+"""A run that goes on: which checkpoint, with what description, and what may be changed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.state_file import StateFile
+from ownpace.core.settings import values_of
+from ownpace.engines import is_main_process
+from ownpace.run import config_file
+from ownpace.run.checkpoints import CHECKPOINTS, Checkpoints, readable, samples_of
+from ownpace.run.config import CONFIG, Config
+from ownpace.run.place import SUMMARY
+
+CHANGEABLE = (
+    "fleet", "samples", "epochs", "seconds", "device", "log_files", "checkpoint_every", "checkpoints_kept",
+    "on_failure", "min_workers", "max_workers",
+)  # fmt: skip
+"""What a run that goes on may have otherwise than before. Anything else would make another run of it."""
+LENGTH = ("samples", "epochs", "seconds")
+OBJECTS = ("algorithm", "task", "optimizer")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """What a run goes on from."""
+
+    run: Path
+    """Its folder."""
+    checkpoint: Path
+    file: StateFile
+    config: Config
+    """The run's own, but for what was changed."""
+
+    @property
+    def samples(self) -> int:
+        """How far the run was."""
+        return samples_of(self.checkpoint)
+
+    def is_newest(self) -> bool:
+        """Whether no other checkpoint is newer, but for those that cannot be read."""
+        newer = [path for path in Checkpoints(self.run).newest_first() if samples_of(path) > self.samples]
+        return all(isinstance(found, InputError) for _, found in readable(newer))
+
+
+def resume(path: str | Path, changes: Mapping[str, object]) -> Resumption:
+    """What a run goes on from: its newest checkpoint that is whole.
+
+    Args:
+        path: The folder of the run, or one of its checkpoints.
+        changes: Fields of `Config` that are to be otherwise than before.
+
+    Raises:
+        InputError: There is nothing to go on from, or a change would make another run of it.
+    """
+    path = Path(path)
+    is_folder = path.is_dir()
+    run = path if is_folder else path.parent.parent
+    if not (run / CONFIG).is_file() or not (is_folder or path.parent.name == CHECKPOINTS):
+        raise InputError(f"{path} is neither the folder of a run nor a checkpoint in one; give one that has a {CONFIG}")
+    config = _with_changes(run, changes)
+    checkpoint, file = _newest(run) if is_folder else _this(run, path)
+    _check_same_run(checkpoint, file, run / CONFIG)
+    found = Resumption(run, checkpoint, file, config)
+    _check_length(found, changes)
+    return found
+
+
+def saved_fields(config: Config) -> dict[str, object]:
+    """The description as it stands in config.json, to be kept in each checkpoint."""
+    content: dict[str, object] = json.loads(config_file.to_text(values_of(config)))
+    return content
+
+
+def _newest(run: Path) -> tuple[Path, StateFile]:
+    found = Checkpoints(run).newest_first()
+    if not found:
+        raise InputError(
+            f"{run} has no checkpoint to go on from; run it again: ownpace train --config {run / CONFIG}, "
+            "and write some with --checkpoint-every"
+        )
+    reasons: list[str] = []
+    for path, content in readable(found):
+        if isinstance(content, StateFile):
+            if reasons and is_main_process():
+                _logger.warning("%s; going on from the one before it, at sample %s", "; ".join(reasons),
+                                f"{samples_of(path):,}")  # fmt: skip
+            return path, content
+        reasons.append(str(content))
+    raise InputError(f"{run} has no checkpoint that is whole: {'; '.join(reasons)}")
+
+
+def _this(run: Path, path: Path) -> tuple[Path, StateFile]:
+    ((_, content),) = readable([path])
+    if isinstance(content, StateFile):
+        return path, content
+    older = [each for each in Checkpoints(run).newest_first() if samples_of(each) < samples_of(path)]
+    before = next((each for each, found in readable(older) if isinstance(found, StateFile)), None)
+    raise InputError(
+        f"{content}; {f'the one before it is whole: --resume {before}' if before else 'there is no other'}"
+    )
+
+
+def _check_same_run(checkpoint: Path, file: StateFile, config: Path) -> None:
+    """Raise if a checkpoint is of another run than the description beside it."""
+    described, saved = _content(config), file.about.get("config")
+    if not isinstance(saved, dict):
+        raise InputError(f"{checkpoint} is no checkpoint of ownpace train; load it where it was saved: fleet.load")
+    for name, value in saved.items():
+        if name not in (*CHANGEABLE, "format", "ownpace") and described.get(name) != value:
+            raise InputError(
+                f"{checkpoint} is of another run: its {name} was {_brief(value)}, but {config} says "
+                f"{_brief(described.get(name))}; put the right one back, or begin a new run"
+            )
+
+
+def _content(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _with_changes(run: Path, changes: Mapping[str, object]) -> Config:
+    """The run's description with what is to be otherwise, if that may be."""
+    content = _content(run / CONFIG)
+    # What was an object of the user's own and cannot be made from its name: the user gives it again.
+    again = {name: changes[name] for name in OBJECTS if name in changes and isinstance(content.get(name), dict)}
+    config = Config.load(run, **again)
+    changed = {name: value for name, value in changes.items() if name not in again}
+    for name, value in changed.items():
+        if name not in CHANGEABLE and getattr(config, name) != value and not _says_the_same(config, name, value):
+            raise InputError(
+                f"{name} is {_brief(value)}, but the run at {run} has {_brief(getattr(config, name))}, and a run "
+                f"that goes on cannot change that; leave it out, or begin a new run with --config {run / CONFIG}"
+            )
+    return config.override(**{name: value for name, value in changed.items() if name in CHANGEABLE})
+
+
+def _says_the_same(config: Config, name: str, value: object) -> bool:
+    """Whether parameters that are given as text are those that the run has."""
+    has = getattr(config, name)
+    if not isinstance(has, Mapping) or not isinstance(value, Mapping):
+        return False
+    return all(name in has and str(has[name]) == str(each) for name, each in value.items())
+
+
+def _check_length(found: Resumption, changes: Mapping[str, object]) -> None:
+    is_longer = any(name in changes for name in LENGTH)
+    if not is_longer and _has_finished(found.run):
+        raise InputError(f"the run at {found.run} has finished; to train longer, give --epochs, --samples or --seconds")
+    samples = found.config.samples
+    if samples is not None and samples <= found.samples:
+        raise InputError(
+            f"samples is {samples:,}, but the checkpoint {found.checkpoint} is at sample {found.samples:,} already; "
+            "give more"
+        )
+
+
+def _has_finished(run: Path) -> bool:
+    try:
+        return _content(run / SUMMARY).get("reason") == "finished"
+    except InputError:  # cut off, so there is no summary
+        return False
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

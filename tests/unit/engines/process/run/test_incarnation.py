@@ -1,0 +1,55 @@
+"""All ranks of one start agree on a mark, whatever earlier ones or strangers left in the store."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch.distributed as dist
+
+from ownpace.core.contract.errors import MachineDied
+from ownpace.engines.process.run.incarnation import agree_on_mark, new_mark
+
+
+def meet(store: dist.Store, marks: list[str], late: int | None = None) -> list[str]:
+    """What each rank takes for the mark; the late one comes when all others wait for it."""
+    with ThreadPoolExecutor(len(marks)) as ranks:
+        agreed = {
+            rank: ranks.submit(agree_on_mark, store, rank, len(marks), mine, 60)
+            for rank, mine in enumerate(marks)
+            if rank != late
+        }
+        if late is not None:
+            while not store.check(["roll"]):
+                threading.Event().wait(0.01)
+            agreed[late] = ranks.submit(agree_on_mark, store, late, len(marks), marks[late], 60)
+        return [agreed[rank].result() for rank in range(len(marks))]
+
+
+def test_a_second_start_on_the_same_store_takes_nothing_of_the_first():
+    store = dist.HashStore()
+    first, second = ([new_mark() for _ in range(3)] for _ in range(2))
+    assert meet(store, first) == 3 * first[:1]
+    # Rank 2 comes last: until then, rank 0 finds what is left of the dead one in its place.
+    assert meet(store, second, late=2) == 3 * second[:1]
+    # Fewer, as after the loss of a host; then all again.
+    assert meet(store, first[1:]) == 2 * first[1:2]
+    assert meet(store, first, late=1) == 3 * first[:1]
+
+
+def test_ranks_that_find_only_what_the_dead_left_wait_for_the_living():
+    store = dist.HashStore()
+    meet(store, [new_mark() for _ in range(2)])
+    for rank in range(2):
+        with pytest.raises(MachineDied, match=r"not all 2 ranks joined within 0\.05 s"):
+            agree_on_mark(store, rank, 2, new_mark(), 0.05)
+
+
+@pytest.mark.parametrize("nonsense", ["", " ", "x", "- -", "\xff", "0" * 32, f"../{'0' * 29} x"])
+def test_nonsense_in_the_store_is_not_taken_for_a_mark(nonsense):
+    store = dist.HashStore()
+    for key in ("roll", "here/1"):
+        store.set(key, nonsense)
+    marks = [new_mark(), new_mark()]
+    assert meet(store, marks, late=1) == 2 * marks[:1]
