@@ -18,11 +18,12 @@ from ownpace.cli.show import draw
 from ownpace.core.contract.errors import DivergenceError, InputError, NotWritten, unknown
 from ownpace.core.whole_file import write_text
 from ownpace.engines import Job
-from ownpace.report.outline import Outline
+from ownpace.report.outline import RunOutline
 from ownpace.report.summary import Summary
 from ownpace.report.table import comparison_table
 from ownpace.run import Config, Result, execute
-from ownpace.run.config import RUN, help_of
+from ownpace.run.config import help_of
+from ownpace.run.help import RUN
 from ownpace.run.names import label
 from ownpace.run.place import COMPARISON, FIGURE, check_comparison, check_run
 
@@ -112,7 +113,7 @@ def compare(
         raise error
 
 
-def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[Outline]]:
+def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline]]:
     """The results of one run after the other, until one ends in an error that is not its algorithm's; and what a figure
     shows of each.
     """
@@ -141,7 +142,7 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[Outline]]:
     return results, [bar.outline for bar in bars]
 
 
-def _show(folder: Path, results: list[Result], outlines: list[Outline], as_json: bool) -> None:
+def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_json: bool) -> None:
     content = {"runs": [result.as_dict() for result in results], "out": str(folder)}
     # Before anything is drawn: a figure that fails must not cost the results.
     try:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from ownpace.core.contract.events import Evaluation, Event
 from ownpace.engines import Job
 from ownpace.engines.job import ProgressReport
-from ownpace.report.outline import Outline
+from ownpace.report.outline import RunOutline
 
 MOST_WORKERS = 16
 """At most this many workers get a line of their own."""
@@ -58,7 +58,7 @@ class Bar:
         self._by_time = False
         self._score = self._accuracy = ""
         self._workers: dict[str, TaskID] = {}
-        self.outline = Outline()
+        self.outline = RunOutline()
         """What a figure shows of the run; so its records need not be read for that."""
 
     def on_start(self, job: Job) -> None:

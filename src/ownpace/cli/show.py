@@ -9,10 +9,10 @@ from rich.console import Console
 
 from ownpace.core.contract.errors import InputError
 from ownpace.report.figure import draw_comparison
-from ownpace.report.outline import Outline
+from ownpace.report.outline import RunOutline
 
 
-def draw(runs: Mapping[str, Outline], path: Path, console: Console) -> None:
+def draw(runs: Mapping[str, RunOutline], path: Path, console: Console) -> None:
     """Draw a figure and say where it is, or why there is none."""
     try:
         draw_comparison(runs, path)

@@ -15,7 +15,7 @@ from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
 from ownpace.core.contract.errors import InputError
 from ownpace.engines import is_main_process, num_ranks
-from ownpace.report.outline import Outline
+from ownpace.report.outline import RunOutline
 from ownpace.report.table import comparison_table
 from ownpace.run import Result, execute
 from ownpace.run.names import label
@@ -73,7 +73,7 @@ def train(
         raise result.error
 
 
-def _show(result: Result, figure: Mapping[str, Outline]) -> None:
+def _show(result: Result, figure: Mapping[str, RunOutline]) -> None:
     console = Console()
     console.print(comparison_table([result.summary]))
     if result.folder is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.whole_file import whole_file
-from ownpace.report.outline import Outline
+from ownpace.report.outline import RunOutline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ LINES = ("#222222", "#d1495b", "#3b7dd8", "#2e933c", "#8e6cc9", "#e07b39", "#007
 MOST_TIMELINES = 6
 
 
-def draw_comparison(runs: Mapping[str, Outline], path: Path) -> None:
+def draw_comparison(runs: Mapping[str, RunOutline], path: Path) -> None:
     """Draw one line and one timeline for each run, by its name, into a PNG, SVG or PDF file.
 
     Raises:
@@ -53,7 +53,7 @@ def draw_comparison(runs: Mapping[str, Outline], path: Path) -> None:
         figure.savefig(part, dpi=150, format=path.suffix.removeprefix("."))
 
 
-def _draw_curves(axis: Axes, runs: Mapping[str, Outline]) -> None:
+def _draw_curves(axis: Axes, runs: Mapping[str, RunOutline]) -> None:
     target = None
     colours: dict[str, str] = {}
     engines = {_engine(run) for run in runs.values()}
@@ -79,7 +79,7 @@ def _draw_curves(axis: Axes, runs: Mapping[str, Outline]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_timeline(axis: Axes, name: str, run: Outline, end: float) -> None:
+def _draw_timeline(axis: Axes, name: str, run: RunOutline, end: float) -> None:
     bars = {key: [(t, min(until, end) - t) for t, until in spans if t < end] for key, spans in run.spans.items()}
     for (kind, index), spans in bars.items():
         thin = kind == "transfer"
@@ -107,5 +107,5 @@ def _legend(axis: Axes) -> None:
     axis.legend(handles=patches, loc="lower right", bbox_to_anchor=(1, 1), ncols=5, frameon=False, fontsize=8)
 
 
-def _engine(run: Outline) -> str:
+def _engine(run: RunOutline) -> str:
     return "" if run.run is None else run.run.engine

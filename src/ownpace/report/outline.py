@@ -15,7 +15,7 @@ Spans = list[tuple[float, float]]
 """From when until when."""
 
 
-class Outline:
+class RunOutline:
     """Evaluations of the whole run, and what its first workers did at the beginning."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
