@@ -12,7 +12,7 @@ import hashlib
 import hmac
 from datetime import timedelta
 
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store
 
 from ownpace.core.contract.errors import WireError
 
@@ -23,10 +23,16 @@ _SEAL = 16
 class SealedStore(Store):
     """Any store of torch's. torch itself uses this one, too, when it connects a group."""
 
-    def __init__(self, store: Store, secret: str) -> None:
+    def __init__(self, store: Store, secret: str, prefix: str = "") -> None:
         super().__init__()
         self._store = store
-        self._key = hashlib.sha256(f"ownpace store {secret}".encode()).digest()
+        self._secret = secret
+        # With the prefix: what was written for one generation is not taken for another's.
+        self._key = hashlib.sha256(f"ownpace store {secret} {prefix}".encode()).digest()
+
+    def within(self, prefix: str) -> SealedStore:
+        """The same store, with keys of its own."""
+        return SealedStore(PrefixStore(prefix, self._store), self._secret, prefix)
 
     @property
     def unsealed(self) -> Store:
