@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import BY_CODE, DivergenceError, NodeFailed, WireError
 from ownpace.engines.ledger import UpdateTotals
-from ownpace.engines.process.talk import control
+from ownpace.engines.process.talk import control, regrouping
 from ownpace.engines.process.talk.control import Failed, Hello, Report, Snapshot, WorkDone, from_record, to_record
 
 EXAMPLES: list[control.Control] = [
@@ -32,7 +32,15 @@ EXAMPLES: list[control.Control] = [
     control.PullState(),
     control.StatePart(3, "exp_avg", [2, 3], None, 7),
     control.Checksums(64, [1, -(2**63)]),
-    control.Ended([3, 2**63 - 1]),
+    control.Ended([3, 2**63 - 1], 96),
+    control.Finished(),
+    regrouping.Lost(2, "a member of workers is gone"),
+    regrouping.Regroup(3),
+    regrouping.Standing(3, False, 7, 640, 0.5, [320, 320], [-1, 2**62]),
+    regrouping.Plan(3, ["worker-0", "worker-2"], None, "worker-0", ["worker-2"], [], [4, 8], 640, 7, wants_state=True),
+    regrouping.StateOutline(3, "[]", ["0/values"]),
+    regrouping.StateTensor("float32", [2, 3], is_last=True),
+    regrouping.DeclaredDead(),
     control.Release(),
     control.Goodbye(["{}"]),
     Failed("diverged", "the loss is nan"),
@@ -57,12 +65,12 @@ def test_what_is_sent_comes_through_json(example):
     [
         ({}, "unknown kind None"),
         ({"kind": "Party"}, "unknown kind 'Party'"),
-        ({"kind": "Start"}, r"fields \[\] instead of \['zero_s'\]"),
+        ({"kind": "Start"}, r"fields \[\] instead of \['generation', 'zero_s'\]"),
         ({"kind": "Start", "zero_s": 1.0, "more": 2}, "fields"),
-        ({"kind": "Start", "zero_s": "soon"}, "zero_s is 'soon'"),
-        ({"kind": "Start", "zero_s": None}, "zero_s is None"),
+        ({"kind": "Start", "generation": 0, "zero_s": "soon"}, "zero_s is 'soon'"),
+        ({"kind": "Start", "generation": 0, "zero_s": None}, "zero_s is None"),
         ({"kind": "Pulled", "shard": True, "version": 1, "samples": 8}, "shard is True"),
-        ({"kind": "Ended", "checksums": 3}, "checksums is 3"),
+        ({"kind": "Ended", "samples": 0, "checksums": 3}, "checksums is 3"),
         ({"kind": "Report", "now_s": 0.0, "totals": {}, "work": {}, "events": []}, "a UpdateTotals with the fields"),
         ({"kind": "Report", "now_s": 0.0, "totals": [], "work": {}, "events": []}, "a Report whose totals is"),
     ],
