@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
-from torch.distributed import PrefixStore
 
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.core.contract.values import Address
@@ -115,9 +114,9 @@ class Connection:
             generation=generation,
         )
 
-    def store_of(self, generation: int) -> Store:
+    def store_of(self, generation: int) -> SealedStore:
         """The store with keys of this generation alone: addresses of an earlier one lead to nobody."""
-        return PrefixStore(f"generation/{generation}", self.store)
+        return self.store.within(f"generation/{generation}")
 
     def introduce(self, node: ProcessNode, fingerprint: dict[str, str]) -> bool:
         """Show the hub what this worker is about to train, and wait for its consent.
