@@ -56,7 +56,7 @@ def execute(
     """
     job = job or config.job(out)
     if resumption is not None:
-        job = replace(job, resume_from=resumption.file.state)
+        job = replace(job, resume_from=resumption.state)
     with _folder(config, out, resumption, overwrite=overwrite) as folder:
         try:
             # Before the run: one that is cut off can then be repeated.

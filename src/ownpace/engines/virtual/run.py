@@ -16,6 +16,7 @@ from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.memory import keep_large_blocks
+from ownpace.engines.resuming import on_checkpoint, resumed
 from ownpace.engines.virtual.border import drain, let_pass, regroup_s, take_state
 from ownpace.engines.virtual.clock import EmptySchedule, Planned
 from ownpace.engines.virtual.faults import Faults
@@ -59,8 +60,10 @@ class VirtualRun:
         self.simulation.on_update = self._monitor.updated
         self._faults = Faults(self.simulation)
         self._state = first_state(self._faults.alive)
-        if job.resume_from is not None:
-            self._take_up(job.resume_from)
+        layout = self.simulation.learning.layout
+        self._on_checkpoint = on_checkpoint(job, layout)
+        if (state := resumed(job, layout)) is not None:
+            self._take_up(state)
         self._begin()
 
     def _take_up(self, given: PlainState) -> None:
@@ -181,8 +184,8 @@ class VirtualRun:
         left = set(self._generation.members).difference(members)
         self._take_state("join" if came else "death" if left else "checkpoint", None)
         # The state is taken after that pause, so that a run which goes on from it begins at the same time.
-        if is_due and simulation.job.on_checkpoint is not None:
-            simulation.job.on_checkpoint(cast(PlainState, self._state))
+        if is_due and self._on_checkpoint is not None:
+            self._on_checkpoint(cast(PlainState, self._state))
 
     def _break_off(self) -> None:
         """A machine is gone: all others give up what they have under way, and go on from where the furthest is."""

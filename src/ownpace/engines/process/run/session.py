@@ -310,7 +310,7 @@ class HubKeeper:
         if len(self._orders.stops) > 1 or now > self._deadline_s or not self.hub.has_started:
             self.hub.complaints.add(self._interrupted())
         else:
-            self.hub.stop()
+            self.hub.stop(with_checkpoint=True)
 
     def _interrupted(self) -> Interrupted:
         when = f"at sample {self.samples}" if self.hub.has_started else "before the start"

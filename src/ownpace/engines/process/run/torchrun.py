@@ -25,6 +25,7 @@ from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import Environment, common_backend, meet
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder
+from ownpace.engines.resuming import resumed
 
 
 def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress: OnProgress | None) -> Outcome:
@@ -36,6 +37,7 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
     model = FlatModel(job.task, device, job.autocast)
     terms = RunTerms.of(job, model.layout, model.initial.dtype)
+    resumed(job, model.layout)
     # Bad input before meeting the others: every rank finds the same, and none waits for one that is gone.
     store, rendezvous = meet(environment)
     hub = None
