@@ -75,7 +75,9 @@ class Inbox:
         self._listener = listener
         address = context.address
         own = address.shard if address.role == "server" else None
-        self._limits = Limits(context.roster.shards, context.layout.size, context.like.dtype, own)
+        self._limits = Limits(
+            context.roster.shards, context.layout.size, context.like.dtype, len(context.roster.workers), own
+        )
         self._arrived: deque[tuple[Message, Sequence[float]]] = deque()
         self._receiving: list[ProcessReceive] = []
         self._controls: deque[tuple[Control, Body]] = deque() if before is None else before._controls

@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -38,9 +37,7 @@ from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import Rendezvous, silence_s
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
 from ownpace.engines.process.talk.mailbox import Mailbox
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
+from ownpace.engines.process.talk.sealed_store import SealedStore
 
 _PATIENCE_S = 15.0
 """How long a run may take to end after Ctrl-C; torchrun kills what still runs after 30 s."""
@@ -61,7 +58,7 @@ class Session:
         rendezvous: Rendezvous,
         *,
         spans_hosts: bool = False,
-        store: Store | None = None,
+        store: SealedStore | None = None,
         hub: HubConfig | None = None,
         handles_signals: bool = False,
         presence: Presence | None = None,

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ownpace.core.contract.errors import PeerLost
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
 
 _ASK_EVERY_S = 1e-4
@@ -214,7 +215,10 @@ def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, cou
 
 def _make(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:
     # A prefix for each channel: groups that meet at the same keys would mix up their addresses.
-    store = dist.PrefixStore(f"group/{name}/{number}", wiring.store)
+    base = wiring.store
+    if wiring.backend == "nccl" and isinstance(base, SealedStore):
+        base = base.unsealed  # threads of NCCL's ask it at any time, even while Python ends
+    store = dist.PrefixStore(f"group/{name}/{number}", base)
     if wiring.backend == "nccl":
         nccl = dist.ProcessGroupNCCL.Options()
         nccl._timeout = _PATIENCE

@@ -119,7 +119,14 @@ def test_an_error_is_short_whatever_was_sent():
             from_record(record)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=4))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+
+
+@given(JSON)
 def test_no_value_in_a_field_breaks_the_reader(value):
     for example in EXAMPLES:
         for field in to_record(example):
