@@ -229,7 +229,7 @@ def test_divergence_has_its_own_exit_code_and_keeps_what_there_is(capfd, tmp_pat
 def test_a_dead_machine_has_its_own_exit_code(capfd, tmp_path):
     text = "[[machine]]\nsamples_per_s = 1000\ncount = 2\n[[fault]]\nworker = 'worker-1'\nat_s = 0.5\nkind = 'kill'\n"
     (tmp_path / "f.toml").write_text(text, encoding="utf-8")
-    code, _, err = run(capfd, "train", "--fleet", "f.toml")
+    code, _, err = run(capfd, "train", "--fleet", "f.toml", "--on-failure", "stop")
     assert code == 4
     assert "worker-1 was killed at 0.5 s" in err
 
@@ -238,12 +238,12 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
     command = [sys.executable, "-m", "ownpace", "train", "--epochs", "100000", "--out", "r"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     events = tmp_path / "r" / "events.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240  # next to many busy processes
     while not (events.exists() and events.stat().st_size > 50_000):
         assert time.monotonic() < deadline
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert err.startswith("ownpace: interrupted at sample ")
     assert err.endswith("; everything up to then has been written\n")

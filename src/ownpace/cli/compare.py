@@ -22,7 +22,8 @@ from ownpace.report.outline import RunOutline
 from ownpace.report.summary import Summary
 from ownpace.report.table import comparison_table
 from ownpace.run import Config, Result, execute
-from ownpace.run.config import RUN, help_of
+from ownpace.run.config import help_of
+from ownpace.run.help import RUN
 from ownpace.run.names import label
 from ownpace.run.place import COMPARISON, FIGURE, check_comparison, check_run
 

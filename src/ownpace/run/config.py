@@ -22,27 +22,14 @@ from ownpace.engines import Job, num_ranks
 from ownpace.engines.job import Evaluate, OnFailure, Precision
 from ownpace.fleet import PRESETS, Fleet, read_fleet
 from ownpace.run import config_file
+from ownpace.run.help import FAIL, LEARN, RUN, STOP, WRITE, Help
 from ownpace.run.names import algorithm_of, label, optimizer_of, task_of
 from ownpace.tasks import TASKS
 
 CONFIG = "config.json"
 DEFAULT_EPOCHS = 20
 MOST_SAMPLES = 10**15
-RUN, LEARN, STOP, WRITE = "What to run", "How to learn", "When to stop", "What to write"
-FAIL = "When machines fail"
 Engine = Literal["virtual", "process"]
-
-
-@dataclass(frozen=True)
-class Help:
-    """One field of a run's description, in a sentence, and how the command line offers it."""
-
-    text: str
-    panel: str
-    """The heading that it is listed under."""
-    option: str | None = None
-    """Names of the option, if they are not the field's: `-p/--parameter`."""
-    metavar: str | None = None
 
 
 def _names(names: Iterable[str]) -> str:

@@ -31,6 +31,9 @@ class RunFolder:
     ends it, the earlier run is still whole.
     """
 
+    checkpoint: Path | None = None
+    """Nothing: the run begins."""
+
     def __init__(self, path: Path | None, *, overwrite: bool, events_limit_mb: int = 0) -> None:
         self.path = path
         self._has_begun = False
@@ -121,40 +124,50 @@ class RunFolder:
         ):
             self.begin()
 
+    def position(self) -> dict[str, object]:
+        """How far the files of events are."""
+        return self._events.position_now()
+
     def write_result(self, summary: Mapping[str, object], model: Mapping[str, Tensor]) -> NotWritten | None:
         """Save the model, if there is one, and the summary; returns what is missing in the folder, if anything is."""
         if self.path is None:
             return None
         self.begin()
-        missing = []
-        # The model first: if there is room for one thing, it is this.
-        if model and (error := self._try(lambda: _save(model, self._place / MODEL))):
-            missing.append(f"the model ({error})")
-        self._events.close()
-        if self._events.error is not None:
-            missing.append(f"a part of the events ({_reason(self._events.error)})")
-        # The summary last: a folder that has one is complete.
-        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-        if error := self._try(lambda: write_text(self._place / SUMMARY, text)):
-            missing.append(f"the summary ({error})")
-        if not missing:
-            return None
-        rest = (
-            "the model is whole" if (self._place / MODEL).exists() else "make room, and run it again with --overwrite"
-        )
-        return NotWritten(f"{self.path} lacks {' and '.join(missing)}; {rest}")
+        return save_result(self.path, self._events, summary, model)
 
-    def _try(self, write: Callable[[], None]) -> str | None:
-        """Write a file, at the cost of recorded detail if need be; returns why it could not be done."""
+
+def save_result(
+    path: Path, events: EventLog, summary: Mapping[str, object], model: Mapping[str, Tensor]
+) -> NotWritten | None:
+    """Save what came out of a run, and close its events; returns what is missing in the folder, if anything is."""
+    missing = []
+    # The model first: if there is room for one thing, it is this.
+    if model and (error := _try(events, lambda: _save(model, path / MODEL))):
+        missing.append(f"the model ({error})")
+    events.close()
+    if events.error is not None:
+        missing.append(f"a part of the events ({_reason(events.error)})")
+    # The summary last: a folder that has one is complete.
+    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    if error := _try(events, lambda: write_text(path / SUMMARY, text)):
+        missing.append(f"the summary ({error})")
+    if not missing:
+        return None
+    rest = "the model is whole" if (path / MODEL).exists() else "make room, and run it again with --overwrite"
+    return NotWritten(f"{path} lacks {' and '.join(missing)}; {rest}")
+
+
+def _try(events: EventLog, write: Callable[[], None]) -> str | None:
+    """Write a file, at the cost of recorded detail if need be; returns why it could not be done."""
+    try:
+        write()
+    except OSError:
+        events.make_room()
         try:
             write()
-        except OSError:
-            self._events.make_room()
-            try:
-                write()
-            except OSError as error:
-                return _reason(error)
-        return None
+        except OSError as error:
+            return _reason(error)
+    return None
 
 
 def _make_folders(path: Path) -> list[Path]:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.event_file import EVENTS, segments
-from ownpace.run.checkpoints import CHECKPOINTS
 from ownpace.run.config import CONFIG
 
-MODEL, SUMMARY, FIGURE, LOGS = "model.safetensors", "summary.json", "figure.png", "logs"
+MODEL, SUMMARY, FIGURE, CHECKPOINTS, LOGS = "model.safetensors", "summary.json", "figure.png", "checkpoints", "logs"
 COMPARISON = "comparison.json"
 _FILES = (CONFIG, EVENTS, MODEL, SUMMARY, FIGURE)
 _LARGEST_MARK = 1 << 27

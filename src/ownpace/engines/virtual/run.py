@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from typing import cast
 
 import torch
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import Deadlock, InputError, Interrupted, MachineDied, OwnpaceError
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.roster import Roster, divide
-from ownpace.engines.virtual.clock import Call, Driver, EmptySchedule
-from ownpace.engines.virtual.collectives import Collectives
-from ownpace.engines.virtual.monitor import Model, Monitor
-from ownpace.engines.virtual.nodes import VirtualCommunicator, VirtualServer, VirtualWorker
-from ownpace.engines.virtual.replica import Replica
+from ownpace.engines.virtual.border import drain, let_pass, regroup_s, take_state
+from ownpace.engines.virtual.clock import EmptySchedule, Planned
+from ownpace.engines.virtual.faults import Faults
+from ownpace.engines.virtual.generation import VirtualGeneration
+from ownpace.engines.virtual.monitor import Monitor
 from ownpace.engines.virtual.simulation import Simulation
-from ownpace.fleet import PlannedFault
+from ownpace.engines.virtual.state import RunState, first_state, progress_of, set_random_states
 
 
 def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = None) -> Outcome:
@@ -46,7 +46,7 @@ def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
 
 
 class VirtualRun:
-    """All nodes of one run, and what makes them go."""
+    """One run: a sequence of generations, each made of the state that the one before has left."""
 
     def __init__(self, job: Job, emit: events.Emit, on_progress: OnProgress | None) -> None:
         if not job.fleet.paced:
@@ -55,60 +55,43 @@ class VirtualRun:
                 "give it one, or use the engine 'process'"
             )
         self.simulation = Simulation(job, emit)
-        self._collectives = Collectives(self.simulation)
-        self._make_nodes()
-        self._model = Model(self.simulation, self.workers, self.servers)
-        self._monitor = Monitor(self.simulation, self.workers, self._model, on_progress)
+        self._monitor = Monitor(self.simulation, on_progress)
         self.simulation.on_update = self._monitor.updated
-        self._drivers: list[Driver] = []
-        self._num_running = len(self.workers)
+        self._faults = Faults(self.simulation)
+        self._state = first_state(self._faults.alive)
+        if job.resume_from is not None:
+            self._take_up(job.resume_from)
+        self._begin()
 
-    def _make_nodes(self) -> None:
-        job, layout = self.simulation.job, self.simulation.learning.layout
-        surroundings = self.simulation, self._collectives
-        bandwidth = job.fleet.network.bandwidth_bytes_per_s
-        subgroups = divide(job.algorithm, len(job.fleet.workers))
-
-        machines = job.servers
-        shards = layout.shards(len(machines)) if machines else ()
-        self.servers = [
-            VirtualServer(surroundings, shard, machine.bandwidth_bytes_per_s or bandwidth)
-            for shard, machine in zip(shards, machines, strict=True)
-        ]
-        self.communicators = [
-            VirtualCommunicator(surroundings, i, bandwidth)
-            for i in range(len(subgroups))
-            if job.algorithm.has_communicators
-        ]
-        # One replica for all: workers that step alike share each step, which is then computed once.
-        start = Replica(self.simulation.learning.initial, holders=len(job.fleet.workers))
-        self.workers = [
-            VirtualWorker(surroundings, rank, start, max(1, len(shards))) for rank in range(len(job.fleet.workers))
-        ]
-        self.simulation.roster = Roster(
-            subgroups,
-            [node.address for node in self.workers],
-            [node.address for node in self.servers],
-            [node.address for node in self.communicators],
-        )
+    def _take_up(self, given: PlainState) -> None:
+        """Go on from a checkpoint. Workers that are not in the fleet any more are left out, new ones join."""
+        state = self._state = cast(RunState, {**self._state, **given})
+        numbers, clock = self.simulation.numbers, self.simulation.clock
+        self._faults.alive = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
+        clock.time = state["time_s"]
+        set_random_states(state["random"], torch.device(self.simulation.job.device))
+        self._monitor.go_on(state["books"])
 
     def run(self) -> Outcome:
-        """Start all nodes, let time pass, and write the last record, whatever happens."""
-        simulation, monitor = self.simulation, self._monitor
-        simulation.emit(self._header())
+        """Let generation after generation pass, and write the last record, whatever happens."""
+        monitor = self._monitor
         error: OwnpaceError | None = None
         try:
-            monitor.evaluate()  # the model before the first update is the first point of every curve
-            self._start()
-            with nullcontext() if simulation.real else _no_garbage_collection():
-                simulation.clock.go_on()
+            if self._state["generation"] == 1:
+                self.simulation.emit(self._header())
+                monitor.evaluate()  # the model before the first update is the first point of every curve
+            self._plan()
+            with nullcontext() if self.simulation.real else _no_garbage_collection():
+                self._go_through()
             # What was in flight at the last mark has been applied since.
             monitor.evaluate()
         except EmptySchedule:
             error = Deadlock(self._who_waits())
         # Bad input raises, whenever it is found; only what happens to a valid run is its outcome.
-        except InputError:
-            raise
+        except InputError as raised:
+            error = self._cannot_go_on(raised)
+            if error is raised:
+                raise
         except OwnpaceError as raised:
             error = raised
         except KeyboardInterrupt:
@@ -116,52 +99,129 @@ class VirtualRun:
                 f"interrupted at sample {monitor.totals.samples}; everything up to then has been written"
             )
         finally:
-            for driver in self._drivers:
-                driver.close()  # servers and communicators would go on for ever
+            self._generation.close()  # servers and communicators would go on for ever
         # After the coroutines: whatever they emit while being closed must not follow the last record.
         monitor.end(error)
-        return Outcome("finished" if error is None else str(error), error, self._model.export())
+        return Outcome("finished" if error is None else str(error), error, monitor.model.export())
 
     def _header(self) -> events.Run:
         learning = self.simulation.learning
         groups = self.simulation.roster.names()
         return self.simulation.job.header("virtual", learning.layout.size, learning.initial.nbytes, groups)
 
-    def _start(self) -> None:
-        algorithm, clock = self.simulation.job.algorithm, self.simulation.clock
-        # Servers first, as what starts at the same time goes on in the order of starting: they wait for the first push.
-        self._drivers += [clock.start(algorithm.server(node), _ignore) for node in self.servers]
-        self._drivers += [clock.start(algorithm.communicator(node), _ignore) for node in self.communicators]
-        self._drivers += [clock.start(algorithm.worker(node), self._worker_ended) for node in self.workers]
-        if self.simulation.deadline_s < math.inf:
-            clock.at(self.simulation.deadline_s, Call(self._monitor.training_ends))
-        for fault in self.simulation.job.fleet.fault:
-            # A pause is in the machine's own changes of pace; here it is only recorded.
-            happening = partial(self._kill, fault) if fault.kind == "kill" else partial(self._note, "pause", fault)
-            clock.at(fault.at_s, Call(happening))
-            if fault.kind == "pause" and fault.back_at_s is not None:
-                clock.at(fault.back_at_s, Call(partial(self._note, "back", fault)))
+    def _plan(self) -> None:
+        """Schedule what will happen to the run, whichever generation it is in by then."""
+        simulation, now = self.simulation, self._state["time_s"]
+        if now < simulation.deadline_s < math.inf:
+            simulation.clock.at(simulation.deadline_s, Planned(self._monitor.training_ends))
+        self._faults.plan(now)
 
-    def _worker_ended(self) -> None:
-        # Servers and communicators never end by themselves, so the run is over with its last worker.
-        self._num_running -= 1
-        self.simulation.clock.going_on = self._num_running > 0
+    def _go_through(self) -> None:
+        """One generation after the other, until training has ended."""
+        simulation, faults = self.simulation, self._faults
+        while not self._over:
+            self._generation.start(self._generation_ended)
+            simulation.clock.going_on = True
+            simulation.clock.go_on()
+            # Workers that ended before the mark did so by themselves: the algorithm has done all it wanted to.
+            goes_on = faults.broken or faults.awaited or self._monitor.totals.samples >= simulation.budget
+            if self._over or not goes_on:
+                return
+            if faults.broken:
+                self._break_off()
+            else:
+                self._end_in_good_order()
+            self._begin()
 
-    def _note(self, what: str, fault: PlannedFault) -> None:
-        self.simulation.emit(events.Fault(self.simulation.clock.time, fault.worker, what))
+    @property
+    def _over(self) -> bool:
+        return self._monitor.over or self._monitor.totals.samples >= (self.simulation.job.samples or math.inf)
 
-    def _kill(self, fault: PlannedFault) -> None:
-        self._note("kill", fault)
-        name, time, samples = fault.worker, self.simulation.clock.time, self._monitor.totals.samples
-        raise MachineDied(
-            f"{name} was killed at {time:g} s, after {samples} samples; the others cannot go on without it"
-        )
+    def _begin(self) -> None:
+        """Make the nodes of a generation."""
+        simulation, state = self.simulation, self._state
+        members = list(self._faults.alive)
+        simulation.budget = self._next_mark()
+        if not self._monitor.over:
+            simulation.deadline_s = simulation.job.seconds or math.inf
+        try:
+            self._generation = generation = VirtualGeneration(simulation, state, members)
+        except InputError as error:
+            raise self._cannot_go_on(error) from None
+        self._monitor.attend(generation.workers, generation.servers, state["tallies"])
+        self._faults.begin(generation)
+        if state["generation"] > 1:
+            number, why, totals = state["generation"], state["why"], self._monitor.totals
+            changed = None if members == state["members"] else members
+            simulation.emit(
+                events.Generation(
+                    simulation.clock.time, number, why, changed, totals.updates, totals.samples, state["lost"]
+                )
+            )
+
+    def _next_mark(self) -> float:
+        """After how many samples the next generation ends: at a checkpoint, or with the run."""
+        job, samples = self.simulation.job, self._monitor.totals.samples
+        budget = job.samples or math.inf
+        every = job.checkpoint_every
+        return budget if every is None else min(budget, (samples // every + 1) * every)
+
+    def _end_in_good_order(self) -> None:
+        """All workers have ended by themselves: nothing is in flight."""
+        simulation, faults = self.simulation, self._faults
+        faults.end()
+        self._generation.close()
+        simulation.clock.drop(lambda event: isinstance(event, Planned))
+        members = list(faults.alive)
+        if members != self._generation.members:
+            let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(members)))
+            members = list(faults.alive)  # others may have come or gone meanwhile
+        is_due = self._monitor.totals.samples >= simulation.budget
+        came = set(members).difference(self._generation.members)
+        left = set(self._generation.members).difference(members)
+        self._take_state("join" if came else "death" if left else "checkpoint", None)
+        # The state is taken after that pause, so that a run which goes on from it begins at the same time.
+        if is_due and simulation.job.on_checkpoint is not None:
+            simulation.job.on_checkpoint(cast(PlainState, self._state))
+
+    def _break_off(self) -> None:
+        """A machine is gone: all others give up what they have under way, and go on from where the furthest is."""
+        simulation, faults, generation = self.simulation, self._faults, self._generation
+        faults.end()
+        drain(simulation, generation)
+        let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(faults.alive)))
+        # A server that dies meanwhile makes all wait for it, too.
+        while max(faults.servers_back_s.values(), default=0.0) > simulation.clock.time:
+            let_pass(simulation, max(faults.servers_back_s.values()))
+        faults.servers_back_s.clear()
+        if not generation.servers and faults.died.issuperset(generation.members):
+            raise MachineDied(f"{', '.join(sorted(faults.died))} died, and nobody is left who has the parameters")
+        self._take_state(faults.broken or "death", faults.died)
+
+    def _take_state(self, why: str, died: Collection[str] | None) -> None:
+        state = take_state(self.simulation, self._generation, self._state, died)
+        # Here, not with each death: some updates may have been made by a worker that died, and by no other.
+        lost = 0
+        if died is not None:
+            updates, samples = progress_of(state)
+            lost = self._monitor.go_back(updates, samples)
+        state["why"], state["alive"] = why, list(self._faults.alive)
+        state["lost"] = max(lost, self._faults.lost)
+        state["books"] = self._monitor.books()
+        self._state = state
+
+    def _cannot_go_on(self, error: InputError) -> OwnpaceError:
+        """Some settings fit one number of workers only: no mistake of the user's, once a machine has died."""
+        if self._state["why"] not in ("death", "join"):
+            return error
+        left = len(self._faults.alive)
+        return MachineDied(f"the run cannot go on with {left} workers: {error}")
+
+    def _generation_ended(self) -> None:
+        self.simulation.clock.going_on = False
 
     def _who_waits(self) -> str:
-        waiting = [
-            *(f"{worker.address.name} for a message" for worker in self.workers if worker.receiving),
-            *self._collectives.waiting(),
-        ]
+        waiting = self._generation.who_waits()
         more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
         return f"nothing is left to happen, but {', '.join(waiting[:4])}{more} still wait; the algorithm is at fault"
 
@@ -176,7 +236,3 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _ignore() -> None:
-    pass
