@@ -45,9 +45,10 @@ class UpdateTotals:
 class EvaluationMarks:
     """After which numbers of samples the model is evaluated: at every multiple of `every`, once it has been passed."""
 
-    def __init__(self, every: float) -> None:
+    def __init__(self, every: float, samples: int = 0) -> None:
         self._every = every
-        self.next = every
+        # Of a run that goes on, those of before have been passed.
+        self.next = (samples // every + 1) * every if samples else every
         """The next one."""
 
     def passed(self, samples: int) -> bool:

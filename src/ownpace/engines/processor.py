@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.fleet import WorkerMachine
 
@@ -28,19 +30,45 @@ class Processor:
         "io_s_per_sample",
     )
 
-    def __init__(self, worker: WorkerMachine, rank: int, seed: int) -> None:
+    def __init__(self, worker: WorkerMachine, number: int, seed: int) -> None:
         machine = worker.machine
         assert machine.samples_per_s is not None, "a machine without a pace has no prescription"
         self.io_s_per_sample = machine.io_s_per_sample
         self._samples_per_s = machine.samples_per_s
         self._jitter = machine.jitter
-        self._rng = np.random.default_rng(seed_for(seed, Purpose.JITTER, rank)) if machine.jitter else None
+        self._rng = np.random.default_rng(seed_for(seed, Purpose.JITTER, number)) if machine.jitter else None
         self._factors = array("d")
         # Empty for an undisturbed machine, whose `compute` is then one division and one comparison.
         self._changes = worker.rate_changes if any(rate != 1 for _, rate in worker.rate_changes) else ()
         self._edges = [edge for edge, _ in self._changes]
         self._compute_free_s = 0.0
         self._load_free_s = 0.0
+
+    def state(self) -> PlainState:
+        """What it needs to go on as if nothing had been between."""
+        rng = None if self._rng is None else dict(self._rng.bit_generator.state)
+        return {
+            "compute_free_s": self._compute_free_s,
+            "load_free_s": self._load_free_s,
+            "factors": self._factors.tolist(),
+            "rng": rng,
+        }
+
+    def go_on(self, state: PlainState) -> None:
+        """Go on from such a state. A machine that has no jitter any more leaves that alone."""
+        compute_free_s, load_free_s, factors = state["compute_free_s"], state["load_free_s"], state["factors"]
+        assert isinstance(compute_free_s, float)
+        assert isinstance(load_free_s, float)
+        assert isinstance(factors, Sequence)
+        self._compute_free_s, self._load_free_s = compute_free_s, load_free_s
+        if self._rng is not None and isinstance(state["rng"], Mapping):
+            self._rng.bit_generator.state = state["rng"]
+            self._factors = array("d", factors)
+
+    def abandon(self, now: float) -> None:
+        """Stop what is under way: it is not wanted any more."""
+        self._compute_free_s = min(self._compute_free_s, now)
+        self._load_free_s = min(self._load_free_s, now)
 
     def load(self, ready_s: float, samples: int) -> tuple[float, float]:
         """When loading samples starts and ends."""

@@ -44,6 +44,11 @@ class Progress:
         """Where the schedule is, in samples."""
         return self.samples + self.ahead
 
+    def begin_at(self, samples: int, versions: tuple[int, ...], ahead: float) -> None:
+        """Begin at this point of a run; `versions` are those of its shards."""
+        self.samples, self.versions, self.ahead = samples, versions, ahead
+        self.version = min(versions)
+
     def hear(self, samples: int, stop: bool) -> None:
         """Take in what another node knew."""
         # The largest count wins: messages from different nodes overtake each other, and a count never goes back.

@@ -1,6 +1,7 @@
 """Helpers for tests of algorithms, ours and yours.
 
 runs         one run, with all its events, in one call
+counted      a task whose parameters count how often each sample was learnt from
 conformance  what must hold for every algorithm, as checks to call
 """
 

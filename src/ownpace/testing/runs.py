@@ -20,7 +20,8 @@ from ownpace.tasks import Quadratic
 def run_on(engine: str, algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tuple[Outcome, list[Event]]:
     """Run an algorithm, by default on a small parabola and paces 4:2:1:1, and keep all its events.
 
-    Keyword arguments are the fields of `ownpace.engines.Job`; `lr`, `momentum` and `weight_decay` go to SGD.
+    Keyword arguments are the fields of `ownpace.engines.Job`; `lr`, `momentum` and `weight_decay` go to SGD. Give a
+    list as `events` to look at them during the run.
     """
     names = ("lr", "momentum", "weight_decay")
     settings = {name: job.pop(name) for name in names if name in job}
@@ -28,7 +29,7 @@ def run_on(engine: str, algorithm: Algorithm, fleet: Fleet | None = None, **job:
     job.setdefault("task", Quadratic())
     job.setdefault("samples", None if "seconds" in job else 2000)
     job.setdefault("batch_size", 8)
-    events: list[Event] = []
+    events: list[Event] = job.pop("events", [])
     fleet = fleet or paces(4000, 2000, 1000, 1000, jitter=0.0)
     outcome = ENGINES[engine](Job(algorithm=algorithm, fleet=fleet, **job), events.append, None)
     return outcome, events

@@ -7,12 +7,15 @@ shards   each worker draws from its own fixed share, as in older papers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
+from ownpace.core.learning.claims import ENDLESS, Claim, Places, left_of, number_of, within
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.seeds import Purpose, derive, seed_for
 
 Sampling = Literal["queue", "iid", "shards"]
@@ -29,14 +32,46 @@ class Sampler(Protocol):
     def assign(self, rank: int, start: float, stop: float) -> None:
         """Let that worker draw from this range of the data (0 to 1) from now on, if each has a range of its own."""
 
+    def left(self, used: Sequence[int]) -> list[Places]:
+        """The places of the shared order that are left, where there is one.
 
-def make_sampler(kind: Sampling, size: int, num_workers: int, seed: int, take: Take | None = None) -> Sampler:
-    """The sampler of that kind over `size` samples. Several processes share a queue through `take`."""
+        Args:
+            used: Of each rank, how many of the samples that it drew are used up; they are the first ones.
+        """
+
+    def position(self, rank: int) -> PlainState:
+        """Where that worker is in what it draws alone."""
+
+    def go_on(self, rank: int, position: PlainState) -> None:
+        """Let that worker go on from such a position."""
+
+
+def make_sampler(
+    kind: Sampling,
+    size: int,
+    num_workers: int,
+    seed: int,
+    take: Take | None = None,
+    *,
+    numbers: Sequence[int] | None = None,
+    left: Sequence[Places] = (),
+) -> Sampler:
+    """The sampler of that kind over `size` samples.
+
+    Args:
+        kind: Which one.
+        size: Of the training data.
+        num_workers: How many draw.
+        seed: The run's.
+        take: How several processes share a queue.
+        numbers: Of each rank, the worker's number in the fleet, which its generator is made from (None: its rank).
+        left: The places of the shared order that are dealt (none: all, from the first on).
+    """
     assert kind in get_args(Sampling), kind
     if kind == "queue":
-        return Queue(size, seed, take)
+        return Queue(size, seed, take, left)
     if kind == "iid":
-        return Independent(size, num_workers, seed)
+        return Independent(size, numbers or range(num_workers), seed)
     return Shards(size, num_workers, seed)
 
 
@@ -68,17 +103,47 @@ class Permutations:
 
 
 class Queue:
-    """One permutation and one counter for all."""
+    """One permutation and one counter for all.
 
-    def __init__(self, size: int, seed: int, take: Take | None = None) -> None:
+    It deals the places that are left of an endless order: all of them, or after a failure first those that were taken
+    and not learnt from, then the rest.
+    """
+
+    def __init__(self, size: int, seed: int, take: Take | None = None, left: Sequence[Places] = ()) -> None:
         self._order = Permutations(size, seed, Purpose.QUEUE)
+        self._dealt = list(left) or [(0, ENDLESS)]
+        # Behind these, places follow each other without a gap.
+        self._num_scattered = number_of(self._dealt[:-1])
         self._next = 0
         self._take = take or self._count
+        # Start, samples and rank of each draw, one after the other: a long run has millions of them. Where several
+        # processes share the count, each knows its own alone.
+        self._claims = array("q")
 
     def draw(self, rank: int, samples: int) -> Tensor:
-        return self._order.indices(self._take(samples), samples)
+        start = self._take(samples)
+        self._claims.extend((start, samples, rank))
+        if start >= self._num_scattered:
+            return self._order.indices(self._dealt[-1][0] + start - self._num_scattered, samples)
+        parts = [self._order.indices(a, b - a) for a, b in within(self._dealt, start, start + samples)]
+        return torch.cat(parts)
 
     def assign(self, rank: int, start: float, stop: float) -> None:
+        pass
+
+    def left(self, used: Sequence[int]) -> list[Places]:
+        numbers = iter(self._claims.tolist())
+        claims = [Claim(*each) for each in zip(numbers, numbers, numbers, strict=True)]
+        taken = [0] * len(used)
+        for claim in claims:
+            taken[claim.rank] += claim.samples
+        assert all(number <= all_ for number, all_ in zip(used, taken, strict=True)), "more used up than were taken"
+        return left_of(self._dealt, claims, used, sum(used))
+
+    def position(self, rank: int) -> PlainState:
+        return {}
+
+    def go_on(self, rank: int, position: PlainState) -> None:
         pass
 
     def _count(self, samples: int) -> int:
@@ -89,17 +154,26 @@ class Queue:
 class Independent:
     """Uniform draws with replacement."""
 
-    def __init__(self, size: int, num_workers: int, seed: int) -> None:
+    def __init__(self, size: int, numbers: Sequence[int], seed: int) -> None:
         self._size = size
-        self._generators = [
-            torch.Generator().manual_seed(seed_for(seed, Purpose.IID, rank)) for rank in range(num_workers)
-        ]
+        self._generators = [torch.Generator().manual_seed(seed_for(seed, Purpose.IID, number)) for number in numbers]
 
     def draw(self, rank: int, samples: int) -> Tensor:
         return torch.randint(self._size, (samples,), generator=self._generators[rank])
 
     def assign(self, rank: int, start: float, stop: float) -> None:
         pass
+
+    def left(self, used: Sequence[int]) -> list[Places]:
+        return []
+
+    def position(self, rank: int) -> PlainState:
+        return {"generator": self._generators[rank].get_state()}
+
+    def go_on(self, rank: int, position: PlainState) -> None:
+        generator = position.get("generator")
+        if isinstance(generator, Tensor):
+            self._generators[rank].set_state(generator)
 
 
 class Shards:
@@ -114,6 +188,7 @@ class Shards:
             Permutations(len(share), seed, Purpose.SHARD_ORDER, rank) for rank, share in enumerate(self._shares)
         ]
         self._next = [0] * num_workers
+        self._ranges: list[tuple[float, float] | None] = [None] * num_workers
 
     def draw(self, rank: int, samples: int) -> Tensor:
         start, self._next[rank] = self._next[rank], self._next[rank] + samples
@@ -126,3 +201,20 @@ class Shards:
         self._shares[rank] = self._everything[first : max(first + 1, round(stop * size))].clone()
         self._orders[rank] = Permutations(len(self._shares[rank]), self._seed, Purpose.SHARD_ORDER, rank)
         self._next[rank] = 0
+        self._ranges[rank] = start, stop
+
+    def left(self, used: Sequence[int]) -> list[Places]:
+        return []
+
+    def position(self, rank: int) -> PlainState:
+        return {"workers": len(self._next), "next": self._next[rank], "range": self._ranges[rank]}
+
+    def go_on(self, rank: int, position: PlainState) -> None:
+        # Among another number of workers, the shares are others: each begins its own anew.
+        if position.get("workers") != len(self._next):
+            return
+        given, following = position["range"], position["next"]
+        if isinstance(given, Sequence):
+            self.assign(rank, *given)
+        assert isinstance(following, int)
+        self._next[rank] = following

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 import simpy
@@ -65,6 +65,14 @@ class Clock(simpy.Environment):
             event.happen()
             if event.driver is not None:
                 event.driver.go_on()
+
+    def drop(self, keep: Callable[[object], bool]) -> None:
+        """Let only what `keep` accepts still happen."""
+        kept = [entry for entry in self._queue if keep(entry[3])] + [e for e in self._lane if keep(e[3])]
+        self._queue[:] = kept  # type: ignore[assignment]
+        heapify(self._queue)
+        self._lane.clear()
+        self._lane_end = 0.0
 
     def scheduled(self) -> list[object]:
         """All that is still to happen, in no order."""
@@ -149,6 +157,12 @@ class Call(Due):
         self._function()
 
 
+class Planned(Call):
+    """A call that belongs to the run and not to one of its generations: a fault, the end of its time."""
+
+    __slots__ = ()
+
+
 class Answer(Generic[T]):
     """Something that is done once another node has done its part. Awaiting it is waiting."""
 
@@ -167,4 +181,4 @@ class Answer(Generic[T]):
             self.driver.go_on()
 
 
-__all__ = ["Answer", "Call", "Clock", "Driver", "Due", "EmptySchedule"]
+__all__ = ["Answer", "Call", "Clock", "Driver", "Due", "EmptySchedule", "Planned"]

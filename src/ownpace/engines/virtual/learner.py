@@ -9,7 +9,7 @@ from ownpace.engines.progress import Progress
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
 
-LEARNER_SLOTS = ("_replica", "_snapshot", "_values")
+LEARNER_SLOTS = ("_before", "_replica", "_snapshot", "_values")
 """What a node that learns adds to its slots."""
 _NONE_HERE: tuple[str, ...] = ()
 
@@ -29,12 +29,22 @@ class VirtualLearner:
     _replica: Replica | None
     """None: the values were placed here, and no optimizer state belongs to them yet."""
     _snapshot: Parameters | None
+    _before: Replica | None
+    """The global parameters, while local steps have led away from them."""
 
     def begin_at(self, replica: Replica) -> None:
         """Begin with these parameters."""
         self._values = replica.values
         self._replica = replica
         self._snapshot = None
+        self._before = None
+
+    @property
+    def committed(self) -> Replica:
+        """The global parameters and their optimizer state, as of this learner's latest update."""
+        if self._replica is None:
+            self._replica = Replica(self._values)
+        return self._before or self._replica
 
     @property
     def parameters(self) -> Parameters:
@@ -76,6 +86,9 @@ class VirtualLearner:
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         if gradient.samples and self.simulation.real:
+            if self._before is None:
+                self._replica = self._replica or Replica(self._values)
+                self._before = self._replica.kept()
             self._move(gradient, lr_scale, 0)
             self._snapshot = None
 
@@ -100,8 +113,12 @@ class VirtualLearner:
     def _made_update(self, gradient: Gradient, advance: float | None) -> None:
         # Values first, then the count, then the news: an evaluation that follows at once must see all of the update.
         self._snapshot = None
-        staleness = self.progress.made_update(gradient, advance)
-        self.simulation.on_update(self, gradient.samples, staleness)
+        self._before = None
+        progress, simulation = self.progress, self.simulation
+        staleness = progress.made_update(gradient, advance)
+        if simulation.real:
+            simulation.accounts.made_update(self.address.shard.index, progress.version, gradient)
+        simulation.on_update(self, gradient.samples, staleness)
 
 
 __all__ = ["LEARNER_SLOTS", "VirtualLearner"]

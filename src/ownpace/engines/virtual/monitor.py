@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import OwnpaceError
 from ownpace.core.learning.flat import Buffers
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.task import Score
 from ownpace.engines.job import Job, OnProgress, ProgressReport
 from ownpace.engines.ledger import EvaluationMarks, Ledger, UpdateTotals, sums_of
@@ -31,6 +33,7 @@ class Model:
         self._learning = simulation.learning
         self._workers = workers
         self._servers = servers
+        # All hold the same when a generation begins.
         self.latest: Updated = workers[0]
 
     def version(self, updates: int) -> int:
@@ -74,22 +77,53 @@ class Ticks:
 class Monitor:
     """Hears of every update: sums them up, evaluates the model, and ends training when the budget is spent."""
 
-    def __init__(
-        self, simulation: Simulation, workers: Sequence[VirtualWorker], model: Model, on_progress: OnProgress | None
-    ) -> None:
+    model: Model
+    _workers: Sequence[VirtualWorker]
+
+    def __init__(self, simulation: Simulation, on_progress: OnProgress | None) -> None:
         job = simulation.job
         self._simulation = simulation
-        self._workers = workers
-        self._model = model
+        self._departed: Mapping[str, Sequence[float]] = {}
         self._ledger = Ledger(simulation.emit, job.target, stop_at_target=job.stop_at_target)
         self._budget = job.samples or math.inf
         self._ticks = Ticks(job, on_progress)
-        self._evaluations = EvaluationMarks(math.inf if job.timing_only else job.evaluations_every)
+        self._eval_every = math.inf if job.timing_only else job.evaluations_every
+        self._evaluations = EvaluationMarks(self._eval_every)
         self._evaluated_version: int | None = None
         # The earlier of the two, so that an update makes one comparison instead of two.
         self._next_mark = min(self._ticks.next, self._evaluations.next)
         self._sums: events.Sums | None = None
         self.totals = UpdateTotals()
+
+    def attend(
+        self,
+        workers: Sequence[VirtualWorker],
+        servers: Sequence[VirtualServer],
+        tallies: Mapping[str, Sequence[float]],
+    ) -> None:
+        """A generation begins with these nodes; `tallies` are what workers have done before it."""
+        self._workers = workers
+        self._departed = tallies
+        self.model = Model(self._simulation, workers, servers)
+
+    @property
+    def over(self) -> bool:
+        """Whether training has ended."""
+        return self._sums is not None
+
+    def books(self) -> PlainState:
+        """All that it knows of the run so far."""
+        return {"totals": asdict(self.totals), "evaluated_version": self._evaluated_version}
+
+    def go_on(self, books: PlainState) -> None:
+        """Go on with such books."""
+        totals, version = books["totals"], books["evaluated_version"]
+        assert isinstance(totals, Mapping)
+        assert version is None or isinstance(version, int)
+        self.totals = UpdateTotals(**totals)
+        self._evaluated_version = version
+        self._evaluations = EvaluationMarks(self._eval_every, self.totals.samples)
+        self._next_mark = min(self._ticks.next, self._evaluations.next)
 
     def updated(self, whose: Updated, samples: int, staleness: int) -> None:
         """A node made an update. Of replicas, the first to make it counts; of servers, the first."""
@@ -102,7 +136,7 @@ class Monitor:
         if simulation.detail:
             simulation.emit(events.Update(now, whose.address.name, version, samples, total_samples, staleness))
         if first_shard:
-            self._model.latest = whose
+            self.model.latest = whose
             totals.add(now, version, total_samples, staleness)
             if total_samples >= self._next_mark:
                 self._passed_mark(total_samples)
@@ -120,11 +154,11 @@ class Monitor:
 
     def evaluate(self) -> None:
         """Evaluate the model, unless that has been done since its last update."""
-        version = self._model.version(self.totals.updates)
+        version = self.model.version(self.totals.updates)
         if self._evaluated_version == version:
             return
         self._evaluated_version = version
-        score = self._model.score()
+        score = self.model.score()
         if score is None:
             return
         now, totals = self._simulation.clock.time, self.totals
@@ -146,7 +180,14 @@ class Monitor:
         now = clock.time
         # A worker counts a computation when it is done, so what is under way is looked up among the scheduled events.
         begun_s = {id(e.worker): max(0.0, now - e.start) for e in clock.scheduled() if isinstance(e, VirtualGradient)}
-        workers = {worker.address.name: worker.tally(begun_s.get(id(worker), 0.0)) for worker in self._workers}
+        workers = {
+            name: events.Tally(int(samples), compute_s, load_s)
+            for name, (samples, compute_s, load_s) in self._departed.items()
+        }
+        workers |= {worker.address.name: worker.tally(begun_s.get(id(worker), 0.0)) for worker in self._workers}
+        if self._departed:  # in the order of the fleet, whoever came and went
+            numbers = self._simulation.numbers
+            workers = dict(sorted(workers.items(), key=lambda item: numbers.get(item[0], len(numbers))))
         return sums_of(self.totals, now, self._simulation.job.fleet.limit_samples_per_s(now), workers)
 
 

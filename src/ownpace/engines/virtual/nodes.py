@@ -165,12 +165,14 @@ class VirtualServer(VirtualLearner, VirtualNode):
 
     __slots__ = LEARNER_SLOTS
 
-    def __init__(self, surroundings: tuple[Simulation, Collectives], shard: Shard, bandwidth: float) -> None:
+    def __init__(
+        self, surroundings: tuple[Simulation, Collectives], shard: Shard, bandwidth: float, replica: Replica
+    ) -> None:
         simulation = surroundings[0]
-        progress = Progress(simulation.job.samples or math.inf, counts_alone=True)
+        progress = Progress(simulation.budget, counts_alone=True)
         address = VirtualAddress("server", shard.index, f"server-{shard.index}", shard)
         super().__init__(surroundings, address, bandwidth, progress)
-        self.begin_at(Replica(simulation.learning.initial[shard.start : shard.stop]))
+        self.begin_at(replica)
 
 
 class VirtualCommunicator(VirtualNode):
@@ -182,7 +184,7 @@ class VirtualCommunicator(VirtualNode):
         simulation = surroundings[0]
         whole = Shard(0, 0, simulation.learning.layout.size)
         address = VirtualAddress("communicator", index, f"communicator-{index}", whole)
-        super().__init__(surroundings, address, bandwidth, Progress(simulation.job.samples or math.inf))
+        super().__init__(surroundings, address, bandwidth, Progress(simulation.budget))
 
 
 class VirtualWorker(VirtualLearner, VirtualNode):
@@ -190,7 +192,6 @@ class VirtualWorker(VirtualLearner, VirtualNode):
 
     __slots__ = (
         *LEARNER_SLOTS,
-        "_processor",
         "batch_size",
         "buffers",
         "compute_s",
@@ -198,17 +199,18 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         "kept",
         "load_s",
         "micro_batch",
+        "processor",
         "rank",
     )
 
     def __init__(
-        self, surroundings: tuple[Simulation, Collectives], rank: int, replica: Replica, num_shards: int
+        self, surroundings: tuple[Simulation, Collectives], rank: int, number: int, replica: Replica, num_shards: int
     ) -> None:
         simulation = surroundings[0]
         job = simulation.job
-        machine = job.fleet.workers[rank]
+        machine = job.fleet.workers[number]
         whole = Shard(0, 0, simulation.learning.layout.size)
-        progress = Progress(job.samples or math.inf, num_shards)
+        progress = Progress(simulation.budget, num_shards)
         bandwidth = job.fleet.network.bandwidth_bytes_per_s
         super().__init__(surroundings, VirtualAddress("worker", rank, machine.name, whole), bandwidth, progress)
         self.begin_at(replica)
@@ -220,7 +222,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         self.compute_s = 0.0
         self.load_s = 0.0
         self.rank = rank
-        self._processor = Processor(machine, rank, job.seed)
+        self.processor = Processor(machine, number, job.seed)
 
     def load(self, samples: int | None = None) -> VirtualBatch:
         samples = self.micro_batch if samples is None else samples
@@ -244,8 +246,8 @@ class VirtualWorker(VirtualLearner, VirtualNode):
             if samples is None:
                 samples = self.micro_batch
             # Most fleets load in no time: asking first saves a call for every gradient.
-            ready = self._load(samples) if self._processor.io_s_per_sample else self._clock.time
-        start, end = self._processor.compute(ready, samples)
+            ready = self._load(samples) if self.processor.io_s_per_sample else self._clock.time
+        start, end = self.processor.compute(ready, samples)
         if simulation.real:
             # Drawn and computed when it is asked for, though it is done later: parameters may have moved on by then.
             indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
@@ -285,7 +287,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         return events.Tally(self.computed_samples, self.compute_s + begun_s, self.load_s)
 
     def _load(self, samples: int) -> float:
-        start, end = self._processor.load(self._clock.time, samples)
+        start, end = self.processor.load(self._clock.time, samples)
         self.load_s += end - start
         if self.simulation.detail and end > start:
             self.simulation.emit(events.Load(start, end, self.address.name, samples))

@@ -21,26 +21,33 @@ class Replica:
     workers in lock-step cost as much as one.
     """
 
-    __slots__ = ("_next", "_states", "holders", "values")
+    __slots__ = ("_next", "holders", "states", "values")
 
     def __init__(self, values: Tensor, states: dict[int, State] | None = None, holders: int = 1) -> None:
         self.values = values
-        self._states = {} if states is None else states
+        self.states = {} if states is None else states
+        """The optimizer's, by the number of the memory."""
         self.holders = holders
         # Only the latest step: workers in lock-step ask for the same one, and none goes back to an earlier one.
         self._next: tuple[Gradient, float, Replica] | None = None
 
     def state(self, optimizer: FlatOptimizer, memory: int = 0) -> State:
         """The optimizer's state; parameters that were just put here have a fresh one."""
-        if memory not in self._states:
-            self._states[memory] = optimizer.initial_state()
-        return self._states[memory]
+        if memory not in self.states:
+            self.states[memory] = optimizer.initial_state()
+        return self.states[memory]
+
+    def kept(self) -> Replica:
+        """The same, to come back to: a step of whoever holds this one leaves its state as it is."""
+        # Another object, since this one refers to the step taken from it, which refers to the next, and so on.
+        self.holders += 1
+        return Replica(self.values, self.states)
 
     def at(self, values: Tensor) -> Replica:
         """Other parameters with the same state; the caller holds that replica from now on, and not this one."""
         self.holders -= 1
         # Copied while others hold this replica: a step may overwrite the state that it is given.
-        states = self._states if self.holders == 0 else {key: clone(state) for key, state in self._states.items()}
+        states = self.states if self.holders == 0 else {key: clone(state) for key, state in self.states.items()}
         return Replica(values, states)
 
     def peek(self, optimizer: FlatOptimizer, gradient: Gradient, lr_factor: float) -> Tensor:
@@ -60,7 +67,7 @@ class Replica:
                 lr_factor=lr_factor,
                 donate=self.holders == 1,
             )
-            self._next = gradient, lr_factor, Replica(values, {**self._states, memory: state}, 0)
+            self._next = gradient, lr_factor, Replica(values, {**self.states, memory: state}, 0)
         # Counted only now: as long as this replica has other holders, its state must not be given away.
         following = self._next[2]
         self.holders -= 1

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import cast
 
 import torch
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import Deadlock, InputError, Interrupted, MachineDied, OwnpaceError
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.roster import Roster, divide
-from ownpace.engines.virtual.clock import Call, Driver, EmptySchedule
-from ownpace.engines.virtual.collectives import Collectives
-from ownpace.engines.virtual.monitor import Model, Monitor
-from ownpace.engines.virtual.nodes import VirtualCommunicator, VirtualServer, VirtualWorker
-from ownpace.engines.virtual.replica import Replica
+from ownpace.engines.virtual.border import take_state
+from ownpace.engines.virtual.clock import EmptySchedule, Planned
+from ownpace.engines.virtual.generation import VirtualGeneration
+from ownpace.engines.virtual.monitor import Monitor
 from ownpace.engines.virtual.simulation import Simulation
+from ownpace.engines.virtual.state import RunState, first_state, set_random_states
 from ownpace.fleet import PlannedFault
 
 
@@ -46,7 +47,7 @@ def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
 
 
 class VirtualRun:
-    """All nodes of one run, and what makes them go."""
+    """One run: a sequence of generations, each made of the state that the one before has left."""
 
     def __init__(self, job: Job, emit: events.Emit, on_progress: OnProgress | None) -> None:
         if not job.fleet.paced:
@@ -55,53 +56,33 @@ class VirtualRun:
                 "give it one, or use the engine 'process'"
             )
         self.simulation = Simulation(job, emit)
-        self._collectives = Collectives(self.simulation)
-        self._make_nodes()
-        self._model = Model(self.simulation, self.workers, self.servers)
-        self._monitor = Monitor(self.simulation, self.workers, self._model, on_progress)
+        self._monitor = Monitor(self.simulation, on_progress)
         self.simulation.on_update = self._monitor.updated
-        self._drivers: list[Driver] = []
-        self._num_running = len(self.workers)
+        self._state = first_state(list(self.simulation.numbers))
+        if job.resume_from is not None:
+            self._take_up(job.resume_from)
+        self._begin()
 
-    def _make_nodes(self) -> None:
-        job, layout = self.simulation.job, self.simulation.learning.layout
-        surroundings = self.simulation, self._collectives
-        bandwidth = job.fleet.network.bandwidth_bytes_per_s
-        subgroups = divide(job.algorithm, len(job.fleet.workers))
-
-        machines = job.servers
-        shards = layout.shards(len(machines)) if machines else ()
-        self.servers = [
-            VirtualServer(surroundings, shard, machine.bandwidth_bytes_per_s or bandwidth)
-            for shard, machine in zip(shards, machines, strict=True)
-        ]
-        self.communicators = [
-            VirtualCommunicator(surroundings, i, bandwidth)
-            for i in range(len(subgroups))
-            if job.algorithm.has_communicators
-        ]
-        # One replica for all: workers that step alike share each step, which is then computed once.
-        start = Replica(self.simulation.learning.initial, holders=len(job.fleet.workers))
-        self.workers = [
-            VirtualWorker(surroundings, rank, start, max(1, len(shards))) for rank in range(len(job.fleet.workers))
-        ]
-        self.simulation.roster = Roster(
-            subgroups,
-            [node.address for node in self.workers],
-            [node.address for node in self.servers],
-            [node.address for node in self.communicators],
-        )
+    def _take_up(self, given: PlainState) -> None:
+        """Go on from a checkpoint. Workers that are not in the fleet any more are left out, new ones join."""
+        state = self._state = cast(RunState, {**self._state, **given})
+        numbers, clock = self.simulation.numbers, self.simulation.clock
+        state["alive"] = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
+        clock.time = state["time_s"]
+        set_random_states(state["random"], torch.device(self.simulation.job.device))
+        self._monitor.go_on(state["books"])
 
     def run(self) -> Outcome:
-        """Start all nodes, let time pass, and write the last record, whatever happens."""
-        simulation, monitor = self.simulation, self._monitor
-        simulation.emit(self._header())
+        """Let generation after generation pass, and write the last record, whatever happens."""
+        monitor = self._monitor
         error: OwnpaceError | None = None
         try:
-            monitor.evaluate()  # the model before the first update is the first point of every curve
-            self._start()
-            with nullcontext() if simulation.real else _no_garbage_collection():
-                simulation.clock.go_on()
+            if self._state["generation"] == 1:
+                self.simulation.emit(self._header())
+                monitor.evaluate()  # the model before the first update is the first point of every curve
+            self._plan()
+            with nullcontext() if self.simulation.real else _no_garbage_collection():
+                self._go_through()
             # What was in flight at the last mark has been applied since.
             monitor.evaluate()
         except EmptySchedule:
@@ -116,36 +97,91 @@ class VirtualRun:
                 f"interrupted at sample {monitor.totals.samples}; everything up to then has been written"
             )
         finally:
-            for driver in self._drivers:
-                driver.close()  # servers and communicators would go on for ever
+            self._generation.close()  # servers and communicators would go on for ever
         # After the coroutines: whatever they emit while being closed must not follow the last record.
         monitor.end(error)
-        return Outcome("finished" if error is None else str(error), error, self._model.export())
+        return Outcome("finished" if error is None else str(error), error, monitor.model.export())
 
     def _header(self) -> events.Run:
         learning = self.simulation.learning
         groups = self.simulation.roster.names()
         return self.simulation.job.header("virtual", learning.layout.size, learning.initial.nbytes, groups)
 
-    def _start(self) -> None:
-        algorithm, clock = self.simulation.job.algorithm, self.simulation.clock
-        # Servers first, as what starts at the same time goes on in the order of starting: they wait for the first push.
-        self._drivers += [clock.start(algorithm.server(node), _ignore) for node in self.servers]
-        self._drivers += [clock.start(algorithm.communicator(node), _ignore) for node in self.communicators]
-        self._drivers += [clock.start(algorithm.worker(node), self._worker_ended) for node in self.workers]
-        if self.simulation.deadline_s < math.inf:
-            clock.at(self.simulation.deadline_s, Call(self._monitor.training_ends))
+    def _plan(self) -> None:
+        """Schedule what will happen to the run, whichever generation it is in by then."""
+        clock, now = self.simulation.clock, self._state["time_s"]
+        deadline = self.simulation.deadline_s
+        planned: list[tuple[float, Callable[[], None]]] = (
+            [] if deadline == math.inf else [(deadline, self._monitor.training_ends)]
+        )
         for fault in self.simulation.job.fleet.fault:
             # A pause is in the machine's own changes of pace; here it is only recorded.
-            happening = partial(self._kill, fault) if fault.kind == "kill" else partial(self._note, "pause", fault)
-            clock.at(fault.at_s, Call(happening))
+            first = partial(self._kill, fault) if fault.kind == "kill" else partial(self._note, "pause", fault)
+            planned.append((fault.at_s, first))
             if fault.kind == "pause" and fault.back_at_s is not None:
-                clock.at(fault.back_at_s, Call(partial(self._note, "back", fault)))
+                planned.append((fault.back_at_s, partial(self._note, "back", fault)))
+        for time, happening in planned:
+            # What was due at the time of a checkpoint happened before it: it was scheduled first.
+            if time > now or self._state["generation"] == 1:
+                clock.at(time, Planned(happening))
 
-    def _worker_ended(self) -> None:
-        # Servers and communicators never end by themselves, so the run is over with its last worker.
-        self._num_running -= 1
-        self.simulation.clock.going_on = self._num_running > 0
+    def _go_through(self) -> None:
+        """One generation after the other, until training has ended."""
+        while not self._over:
+            self._generation.start(self._generation_ended)
+            self.simulation.clock.going_on = True
+            self.simulation.clock.go_on()
+            # Workers that ended before the mark did so by themselves: the algorithm has done all it wanted to.
+            if self._over or self._monitor.totals.samples < self.simulation.budget:
+                return
+            self._state = self._border("checkpoint")
+            if self.simulation.job.on_checkpoint is not None:
+                self.simulation.job.on_checkpoint(self._state)
+            self._begin()
+
+    @property
+    def _over(self) -> bool:
+        return self._monitor.over or self._monitor.totals.samples >= (self.simulation.job.samples or math.inf)
+
+    def _begin(self) -> None:
+        """Make the nodes of a generation."""
+        simulation, state = self.simulation, self._state
+        members = [name for name in simulation.numbers if name in state["alive"]]
+        simulation.budget = self._next_mark()
+        self._generation = generation = VirtualGeneration(simulation, state, members)
+        self._monitor.attend(generation.workers, generation.servers, state["tallies"])
+        if state["generation"] > 1:
+            totals = self._monitor.totals
+            unchanged = members == state["members"]
+            simulation.emit(
+                events.Generation(
+                    simulation.clock.time,
+                    state["generation"],
+                    state["why"],
+                    None if unchanged else members,
+                    totals.updates,
+                    totals.samples,
+                )
+            )
+
+    def _next_mark(self) -> float:
+        """After how many samples the next generation ends: at a checkpoint, or with the run."""
+        job, samples = self.simulation.job, self._monitor.totals.samples
+        budget = job.samples or math.inf
+        every = job.checkpoint_every
+        return budget if every is None else min(budget, (samples // every + 1) * every)
+
+    def _border(self, why: str) -> RunState:
+        """The state between two generations, with nothing in flight."""
+        self._generation.close()
+        self.simulation.clock.drop(lambda event: isinstance(event, Planned))
+        state = take_state(self.simulation, self._generation, self._state)
+        state["why"] = why
+        state["books"] = self._monitor.books()
+        return state
+
+    def _generation_ended(self) -> None:
+        self.simulation.clock.going_on = False
 
     def _note(self, what: str, fault: PlannedFault) -> None:
         self.simulation.emit(events.Fault(self.simulation.clock.time, fault.worker, what))
@@ -158,10 +194,7 @@ class VirtualRun:
         )
 
     def _who_waits(self) -> str:
-        waiting = [
-            *(f"{worker.address.name} for a message" for worker in self.workers if worker.receiving),
-            *self._collectives.waiting(),
-        ]
+        waiting = self._generation.who_waits()
         more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
         return f"nothing is left to happen, but {', '.join(waiting[:4])}{more} still wait; the algorithm is at fault"
 
@@ -176,7 +209,3 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _ignore() -> None:
-    pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Protocol
 
@@ -12,11 +12,13 @@ from torch import Tensor
 
 from ownpace.core.contract import events
 from ownpace.core.contract.values import Address, Parameters
-from ownpace.core.learning.sampling import make_sampler
+from ownpace.core.learning.claims import Places
+from ownpace.core.learning.sampling import Sampler, make_sampler
 from ownpace.engines.job import Job
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.progress import Progress
 from ownpace.engines.roster import Roster
+from ownpace.engines.virtual.accounts import SampleAccounts
 from ownpace.engines.virtual.clock import Clock
 from ownpace.engines.virtual.replica import Learning, TimingOnly
 
@@ -46,6 +48,10 @@ class Simulation:
     """Set once there are nodes, whose addresses it lists."""
     on_update: OnUpdate
     """Set once there is something that follows the run."""
+    accounts: SampleAccounts
+    """Whose samples are used up, since this generation began."""
+    sampler: Sampler | None
+    """Of this generation; None where only time is simulated."""
 
     def __init__(self, job: Job, emit: events.Emit) -> None:
         self.job = job
@@ -54,19 +60,29 @@ class Simulation:
         self.real = not job.timing_only
         """Whether there are gradients, or only times."""
         self.clock = Clock()
+        self.budget: float = job.samples or math.inf
+        """Samples after which this generation is over."""
+        self.numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
+        """Each worker's place in the fleet, which its random numbers are derived from."""
         self.latency_s = job.fleet.network.latency_s
         self.deadline_s = math.inf if job.seconds is None else job.seconds
-        """When training is over: at the limit of time, or when the budget of samples was spent."""
+        """When nodes are told to stop: at the limit of time, when the budget of samples was spent, or when the next
+        generation is wanted."""
         self.learning: Learning = (
             TimingOnly(job.task) if job.timing_only else RealLearning(job.task, torch.device(job.device), job.autocast)
         )
-        self.sampler = (
-            None
-            if job.timing_only
-            else make_sampler(job.sampling, len(job.task.train_samples()), len(job.fleet.workers), job.seed)
-        )
         self.optimizer = cache(partial(self.learning.optimizer, job.optimizer))
         """The optimizer of a shard, made once for all nodes that hold it."""
+
+    def begin_data(self, numbers: Sequence[int], versions: Sequence[int], left: Sequence[Places]) -> None:
+        """Deal these places to the workers with these numbers of the fleet, from these versions on."""
+        job = self.job
+        self.accounts = SampleAccounts(len(numbers), versions)
+        if job.timing_only:
+            self.sampler = None
+        else:
+            size = len(job.task.train_samples())
+            self.sampler = make_sampler(job.sampling, size, len(numbers), job.seed, numbers=numbers, left=left)
 
     def draw(self, rank: int, samples: int) -> Tensor:
         """The indices of the next samples for a worker."""
