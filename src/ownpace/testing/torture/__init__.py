@@ -14,7 +14,7 @@ A failure prints its seed and a line that replays it, `python -m ownpace.testing
     audit        books on what an algorithm does to parameters
     invariants   what must hold of every run
     trial        one scenario, run and judged
-    __main__     many of them, in several processes
+    runner       many of them, in several processes
 """
 
 from ownpace.testing.torture.invariants import INVARIANTS

@@ -63,6 +63,12 @@ class Books:
     """By generation and version: what nodes, by their ranks, did alone since."""
     _starts: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
+    def copy(self) -> Books:
+        """The books as they are now, to go on with from a checkpoint."""
+        other = Books(self.subject, self.width, self.generation, dict(self.updates), dict(self.reached))
+        other.began.update({number: list(begun) for number, begun in self.began.items()})
+        return other
+
     def hear(self, event: Event) -> None:
         """Take in what happens in the run."""
         if isinstance(event, Generation):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.task import Task
 from ownpace.engines import Job
@@ -15,7 +13,7 @@ from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown
 from ownpace.testing.torture.draws import Draws
 from ownpace.testing.torture.faults import draw_faults
 from ownpace.testing.torture.subjects import TortureSubject, draw_subject
-from ownpace.testing.torture.tasks import LAYERS, Ballots, Springs
+from ownpace.testing.torture.tasks import Ballots, Springs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +27,8 @@ class Scenario:
     """Whether the weights count samples; otherwise an optimizer with a memory learns something."""
     resumes: float | None = None
     """Which of its checkpoints the run is resumed from, as a share of their number (None: it is not)."""
+    other_fleet: Fleet | None = None
+    """What it is resumed on, if not on the same."""
 
     @property
     def faults(self) -> list[str]:
@@ -36,11 +36,11 @@ class Scenario:
         job = self.job
         kinds = [f"{fault.kind} and back" if fault.back_at_s else fault.kind for fault in job.fleet.fault]
         kinds = [kind.replace("pause and back", "pause") for kind in kinds]
-        kinds += ["server " + kind for kind in kinds if False]
         if any(machine.slowdown for machine in job.fleet.machine):
             kinds.append("slow-down")
         if job.checkpoint_every is not None:
-            kinds.append("checkpoints" if self.resumes is None else "resume")
+            resumed = "resume" if self.other_fleet is None else "resume elsewhere"
+            kinds.append("checkpoints" if self.resumes is None else resumed)
         return sorted(set(kinds)) or ["none"]
 
     def __str__(self) -> str:
@@ -59,6 +59,9 @@ class Scenario:
         if job.checkpoint_every is not None:
             resumed = "" if self.resumes is None else f", resumed at {self.resumes:.0%} of them"
             lines.append(f"checkpoints every {job.checkpoint_every} samples{resumed}")
+        if self.other_fleet is not None:
+            machines = ", ".join(_machine(worker.name, worker.machine) for worker in self.other_fleet.workers)
+            lines.append(f"resumed on {machines}; {len(self.other_fleet.server)} servers")
         lines.append(f"on failure {job.on_failure}, at least {job.min_workers} workers")
         lines += [f"  {_fault(fault)}" for fault in sorted(fleet.fault, key=lambda fault: fault.at_s)]
         return "\n".join(lines)
@@ -115,13 +118,9 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
         checkpoint_every=every,
     )
     job = draw_faults(draws, job, takes_s)
-    return Scenario(
-        seed=seed,
-        subject=subject,
-        job=job,
-        counts=counts,
-        resumes=draws.share() if every is not None and draws.chance(0.6) else None,
-    )
+    resumes = draws.share() if every is not None and draws.chance(0.6) else None
+    other = _other_fleet(draws, job) if resumes is not None and draws.chance(0.4) else None
+    return Scenario(seed=seed, subject=subject, job=job, counts=counts, resumes=resumes, other_fleet=other)
 
 
 def _paces(draws: Draws, num_workers: int) -> list[float]:
@@ -163,6 +162,18 @@ def _server(draws: Draws, network: Network) -> ServerMachine:
     if draws.chance(0.7):
         return ServerMachine()
     return ServerMachine(bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * draws.between(0.1, 10))
+
+
+def _other_fleet(draws: Draws, job: Job) -> Fleet:
+    """Some of the machines, or more of them; and as many servers as anyone likes, where weights can show that."""
+    machines = list(job.fleet.machine)
+    machines = machines[: draws.number(1, len(machines))] if draws.chance(0.5) else [*machines, machines[0]]
+    known = {worker.name for worker in Fleet(machine=tuple(machines)).workers}
+    servers = job.fleet.server
+    if servers and isinstance(job.task, Ballots):
+        servers = tuple(ServerMachine() for _ in range(draws.number(1, 3)))
+    fault = tuple(fault for fault in job.fleet.fault if fault.worker in known)
+    return replace(job.fleet, machine=tuple(machines), server=servers, fault=fault)
 
 
 def _optimizer(draws: Draws) -> OptimizerSpec:

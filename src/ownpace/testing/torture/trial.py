@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
-from ownpace.core.contract.events import Event
+import torch
+
+from ownpace.core.contract.events import Event, to_line
+from ownpace.core.learning.plain_state import Filling, Outline, PlainState
 from ownpace.engines import ENGINES, Outcome
 from ownpace.testing.torture.audit import Books, audited
-from ownpace.testing.torture.invariants import INVARIANTS, Evidence
+from ownpace.testing.torture.invariants import INVARIANTS, Checkpoint, Evidence
 from ownpace.testing.torture.scenario import Scenario, draw_scenario
 from ownpace.testing.torture.subjects import TortureSubject
 
@@ -51,7 +56,7 @@ def torture(seed: int, algorithm: TortureSubject | str | None = None, num_worker
     scenario = draw_scenario(seed, algorithm, num_workers)
     try:
         run = carry_out(scenario)
-        complaints = judge(run)
+        complaints = judge(run) or judge_resumed(scenario, run)
         updates, virtual_s = run.end.sums.updates, run.end.t
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -62,11 +67,15 @@ def torture(seed: int, algorithm: TortureSubject | str | None = None, num_worker
     return Report(seed, scenario.subject.name, scenario.faults, complaints, str(scenario), replay, updates, virtual_s)
 
 
-def carry_out(scenario: Scenario) -> Evidence:
-    """Run a scenario once."""
+def carry_out(scenario: Scenario, begun: Checkpoint | None = None) -> Evidence:
+    """Run a scenario once, from its beginning or from a checkpoint."""
     width = len(scenario.job.task.train_samples()) + 1 if scenario.counts else None
-    books = Books(scenario.subject, width)
+    books = Books(scenario.subject, width) if begun is None else begun.books.copy()
     events: list[Event] = []
+    checkpoints: list[Checkpoint] = []
+
+    def keep(state: PlainState) -> None:
+        checkpoints.append(Checkpoint(as_from_a_file(state), len(events), books.copy()))
 
     def emit(event: Event) -> None:
         events.append(event)
@@ -74,9 +83,44 @@ def carry_out(scenario: Scenario) -> Evidence:
         if len(events) > MOST_EVENTS:
             raise TooMuch(f"{MOST_EVENTS} events, and no end; the latest are {events[-3:]}")
 
-    job = replace(scenario.job, algorithm=audited(scenario.subject.algorithm, books))
+    job = replace(
+        scenario.job,
+        algorithm=audited(scenario.subject.algorithm, books),
+        on_checkpoint=keep,
+        resume_from=None if begun is None else begun.state,
+    )
     outcome: Outcome = ENGINES["virtual"](job, emit, None)
-    return Evidence(scenario, outcome, events, books)
+    return Evidence(scenario, outcome, events, books, checkpoints)
+
+
+def judge_resumed(scenario: Scenario, run: Evidence) -> list[str]:
+    """What does not hold once a run is resumed: on the same fleet it is the same, bit for bit."""
+    if scenario.resumes is None or not run.checkpoints:
+        return []
+    chosen = run.checkpoints[int(scenario.resumes * len(run.checkpoints))]
+    where = f"resumed from the checkpoint before event {chosen.events}"
+    if scenario.other_fleet is not None:
+        other = replace(scenario, job=replace(scenario.job, fleet=scenario.other_fleet))
+        resumed = carry_out(other, chosen)
+        whole = replace(resumed, events=[*run.events[: chosen.events], *resumed.events])
+        return [f"{where}: {complaint}" for complaint in judge(whole)]
+    resumed = carry_out(scenario, chosen)
+    for number, pair in enumerate(zip_longest(run.events[chosen.events :], resumed.events)):
+        first, second = ("nothing" if event is None else to_line(event) for event in pair)
+        if first != second:
+            return [f"{where}: event {chosen.events + number} was {first} and is {second}"]
+    if not torch.equal(run.values, resumed.values):
+        return [f"{where}: events are the same, but not the parameters"]
+    return []
+
+
+def as_from_a_file(state: PlainState) -> PlainState:
+    """A checkpoint as it would be read again: what a file cannot hold is not in it."""
+    outline = Outline()
+    text = json.dumps(outline.of(state), allow_nan=False)
+    filled = Filling({name: tensor.clone() for name, tensor in outline.tensors.items()}).of(json.loads(text))
+    assert isinstance(filled, dict)
+    return filled
 
 
 def judge(run: Evidence) -> list[str]:
