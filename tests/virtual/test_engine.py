@@ -98,9 +98,9 @@ def test_waits_and_transfers_fill_the_gaps():
     assert (transfer.t, transfer.until, transfer.who, transfer.nbytes) == (1.0, 1.1, "workers", BYTES)
 
 
-def test_a_killed_machine_ends_the_run_and_is_named():
+def test_a_killed_machine_ends_the_run_if_that_is_wanted_and_is_named():
     fleet = replace(paces(1000, 1000, jitter=0.0), fault=(PlannedFault(worker="worker-1", at_s=0.5),))
-    outcome, events = simulate(make_algorithm("sync"), fleet, samples=100_000)
+    outcome, events = simulate(make_algorithm("sync"), fleet, samples=100_000, on_failure="stop")
     assert outcome.error.exit_code == 4
     assert "worker-1 was killed at 0.5 s" in outcome.reason
     assert [(e.t, e.who, e.what) for e in events if isinstance(e, Fault)] == [(0.5, "worker-1", "kill")]

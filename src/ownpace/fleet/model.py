@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.settings import not_negative, positive
@@ -16,6 +16,7 @@ MEAN_ABS_NORMAL = math.sqrt(2 / math.pi)
 """E|N(0,1)|: a micro-batch takes 1 + jitter times this as long on average."""
 
 MOST_WORKERS = 1_000_000
+FaultKind = Literal["kill", "pause", "cut"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,21 +107,31 @@ class ServerMachine:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFault:
-    """What happens to a worker: killed, or paused until `back_at_s`."""
+    """What happens to a machine: killed, paused, or cut off the network; back at `back_at_s`, if ever."""
 
     worker: str
+    """A worker's name; of a kill, also a server's: server-0 is the first."""
     at_s: float
-    kind: Literal["kill", "pause"] = "kill"
+    kind: FaultKind = "kill"
     back_at_s: float | None = None
+    """When it goes on (pause, cut), or is started again (kill). None: never; a server after a few seconds."""
 
     def __post_init__(self) -> None:
         not_negative(at_s=self.at_s, back_at_s=self.back_at_s)
-        if self.kind not in ("kill", "pause"):
-            raise InputError(f"kind is '{self.kind}'; allowed: kill, pause")
+        if self.kind not in get_args(FaultKind):
+            raise InputError(f"kind is '{self.kind}'; allowed: {', '.join(get_args(FaultKind))}")
+        if self.server is not None and self.kind != "kill":
+            raise InputError(f"kind is '{self.kind}', but {self.worker} is a server; servers can only be killed")
         if self.back_at_s is not None and not self.back_at_s > self.at_s:
             raise InputError(f"back_at_s is {self.back_at_s} and at_s is {self.at_s}; back_at_s must be later")
         if self.kind == "pause" and self.back_at_s is None:
             raise InputError("a pause needs back_at_s; add it, or use kind = 'kill'")
+
+    @property
+    def server(self) -> int | None:
+        """The server's index, if it happens to one."""
+        role, _, index = self.worker.rpartition("-")
+        return int(index) if role == "server" and index.isdecimal() else None
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,8 @@ class WorkerMachine:
     name: str
     machine: Machine
     pauses: tuple[tuple[float, float], ...] = ()
+    away: tuple[tuple[float, float], ...] = ()
+    """When it is dead or cut off: it may compute then, but for nothing."""
 
     @cached_property
     def rate_changes(self) -> tuple[tuple[float, float], ...]:
@@ -147,11 +160,16 @@ class WorkerMachine:
 
     def mean_rate(self, until_s: float) -> float:
         """The pace as a share of the undisturbed one, averaged over the run's time."""
-        if until_s <= 0 or len(self.rate_changes) == 1:
+        if until_s <= 0 or (len(self.rate_changes) == 1 and not self.away):
             return self._rate(0.0)
         work = 0.0
+        edges = {edge for edge, _ in self.rate_changes} | {edge for span in self.away for edge in span}
         # Each rate holds until the next change, the last one until the end of the run.
-        starts = [change for change in self.rate_changes if change[0] < until_s]
+        starts = [
+            (edge, 0.0 if any(start <= edge < stop for start, stop in self.away) else self._rate(edge))
+            for edge in sorted(edges)
+            if edge < until_s
+        ]
         for (start, rate), stop in zip(starts, [edge for edge, _ in starts[1:]] + [until_s], strict=True):
             work += (stop - start) * rate
         return work / until_s
@@ -171,7 +189,13 @@ class Fleet:
             raise InputError("the fleet has no workers; give it at least one [[machine]]")
         known = [worker.name for worker in self.workers]
         for fault in self.fault:
-            if fault.worker not in known:
+            num_servers = max(1, len(self.server))
+            if fault.server is not None and fault.server >= num_servers:
+                raise InputError(
+                    f"a fault names '{fault.worker}', but the fleet's last server is server-{num_servers - 1}; "
+                    "give it more [[server]] tables, or name another"
+                )
+            if fault.server is None and fault.worker not in known:
                 raise InputError(
                     f"a fault names the worker '{fault.worker}', which is not in the fleet; known: {', '.join(known)}"
                 )
@@ -185,7 +209,7 @@ class Fleet:
             for _ in range(machine.count):
                 name = f"{machine.name}-{numbers[machine.name]}"
                 numbers[machine.name] += 1
-                workers.append(WorkerMachine(name, machine, self._pauses(name)))
+                workers.append(WorkerMachine(name, machine, self._pauses(name), self._away(name)))
         return tuple(workers)
 
     def _pauses(self, name: str) -> tuple[tuple[float, float], ...]:
@@ -193,6 +217,13 @@ class Fleet:
             (fault.at_s, fault.back_at_s)
             for fault in self.fault
             if fault.worker == name and fault.kind == "pause" and fault.back_at_s is not None
+        )
+
+    def _away(self, name: str) -> tuple[tuple[float, float], ...]:
+        return tuple(
+            (fault.at_s, math.inf if fault.back_at_s is None else fault.back_at_s)
+            for fault in self.fault
+            if fault.worker == name and fault.kind != "pause"
         )
 
     @property

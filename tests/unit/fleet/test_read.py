@@ -76,7 +76,7 @@ def test_only_the_pace_is_needed(tmp_path):
         ("", "the fleet has no workers"),
         ("[[machine]]\nsamples_per_s=1\n[[fault]]\nworker='w'\nat_s=1\n", "names the worker 'w', which is not in"),
         ("[[machine]]\nsamples_per_s=1\n[[fault]]\nworker='worker-0'\nat_s=1\nkind='pause'\n", "needs back_at_s"),
-        ("[[machine]]\nsamples_per_s=1\n[[fault]]\nworker='worker-0'\nat_s=1\nkind='x'\n", "allowed: kill, pause"),
+        ("[[machine]]\nsamples_per_s=1\n[[fault]]\nworker='worker-0'\nat_s=1\nkind='x'\n", "allowed: kill, pause, cut"),
     ],
 )
 def test_bad_files_name_the_key_and_its_table(tmp_path, text, message):

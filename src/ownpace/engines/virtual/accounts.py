@@ -14,8 +14,8 @@ _TAIL = 64
 class SampleAccounts:
     """The samples that are used up in one generation: by the replicas' updates, or by each server's."""
 
-    def __init__(self, num_workers: int, versions: Sequence[int]) -> None:
-        self._num_workers = num_workers
+    def __init__(self, num_workers: int, versions: Sequence[int], samples: int) -> None:
+        self._samples = samples
         self._shards = [_ShardAccount(num_workers, version) for version in versions]
 
     def made_update(self, shard: int, version: int, gradient: Gradient) -> None:
@@ -39,9 +39,9 @@ class SampleAccounts:
         return [max(column) for column in zip(*of_shards, strict=True)]
 
     def samples(self, versions: Sequence[int]) -> int:
-        """How many of them were learnt from, and not thrown away."""
+        """How many have been learnt from since the run began."""
         thrown = max(account.up_to(version)[1] for account, version in zip(self._shards, versions, strict=True))
-        return sum(self.used(versions)) - thrown
+        return self._samples + sum(self.used(versions)) - thrown
 
 
 class _ShardAccount:

@@ -35,7 +35,7 @@ class Computing(Endpoint, Protocol):
 class VirtualMessage(Message, Due):
     """A message under way."""
 
-    __slots__ = ("_receiver", "done", "driver")
+    __slots__ = ("done", "driver", "receiver")
 
     def __init__(self, receiver: Endpoint, sender: Address, body: Body, samples: int, stop: bool, notes: Notes) -> None:
         # Field by field, without the base classes: this runs once for every message.
@@ -46,11 +46,11 @@ class VirtualMessage(Message, Due):
         self.notes = notes
         self.done = False
         self.driver = None
-        self._receiver = receiver
+        self.receiver = receiver
 
     def happen(self) -> None:
         """Hand it to the receiver's oldest matching receive, or leave it in its mailbox."""
-        node = self._receiver
+        node = self.receiver
         earlier, received = None, node.receiving
         while received is not None:
             if received.sender is None or received.sender is self.sender:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from ownpace.engines.progress import Progress
+from ownpace.engines.virtual.awaitables import VirtualMessage
+from ownpace.engines.virtual.clock import Call, Planned
 from ownpace.engines.virtual.generation import VirtualGeneration
-from ownpace.engines.virtual.nodes import VirtualServer, VirtualWorker
+from ownpace.engines.virtual.nodes import VirtualNode, VirtualServer, VirtualWorker
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
 from ownpace.engines.virtual.state import (
@@ -23,13 +25,71 @@ from ownpace.engines.virtual.state import (
     states_of,
 )
 
+REGROUP_LATENCIES = 4
+"""Until all have agreed on who goes on, and from what."""
 
-def take_state(simulation: Simulation, generation: VirtualGeneration, before: RunState) -> RunState:
-    """The state of a run whose workers have all ended by themselves."""
-    workers, servers = generation.workers, generation.servers
+
+def let_pass(simulation: Simulation, until_s: float) -> None:
+    """Let time pass, and what happens in it."""
+    clock = simulation.clock
+
+    def reached() -> None:
+        clock.going_on = False
+
+    clock.at(until_s, Call(reached))
+    clock.going_on = True
+    clock.go_on()
+
+
+def drain(simulation: Simulation, generation: VirtualGeneration) -> None:
+    """Let servers take in what has been sent to them, so that all of them have heard the same; then they end, too."""
+    clock = simulation.clock
+    generation.abandon()
+    servers = generation.servers
+    clock.drop(lambda event: isinstance(event, Planned) or _is_for(event, servers))
+    last = clock.last(lambda event: _is_for(event, servers))
+    if last is not None:
+        let_pass(simulation, last)
+    generation.close()
+    clock.drop(lambda event: isinstance(event, Planned))
+
+
+def _is_for(event: object, servers: Sequence[VirtualServer]) -> bool:
+    return isinstance(event, VirtualMessage) and event.receiver in servers
+
+
+def regroup_s(simulation: Simulation, num_members: int) -> float:
+    """How long it takes until the next generation begins with other members.
+
+    Without servers, one worker's parameters go to all others.
+    """
+    network = simulation.job.fleet.network
+    agreeing_s = REGROUP_LATENCIES * network.latency_s
+    if simulation.job.servers or num_members < 2:
+        return agreeing_s
+    nbytes = simulation.learning.initial.nbytes
+    return agreeing_s + nbytes / network.bandwidth_bytes_per_s + (num_members - 1) * network.latency_s
+
+
+def take_state(
+    simulation: Simulation, generation: VirtualGeneration, before: RunState, died: Collection[str] | None = None
+) -> RunState:
+    """The state of a run between two generations.
+
+    Args:
+        simulation: The run's surroundings.
+        generation: The one that has ended.
+        before: The state that it was made of.
+        died: None: its workers have all ended by themselves. Otherwise it was broken off, without these: all others
+            get what the one with the most updates has.
+    """
+    servers = generation.servers
     # Most updates first, then by rank: the first replica is the global model, and what newcomers get.
-    ordered = sorted(workers, key=lambda worker: (-worker.progress.version, worker.rank))
-    held: dict[int, Replica] = {} if servers else {id(worker.committed): worker.committed for worker in ordered}
+    ordered = sorted(generation.workers, key=lambda worker: (-worker.progress.version, worker.rank))
+    if died is not None:
+        ordered = [worker for worker in ordered if worker.address.name not in died]
+        _make_equal(simulation, servers, ordered)
+    held = {} if servers else {id(worker.committed): worker.committed for worker in ordered}
     places = {key: index for index, key in enumerate(held)}
     learners: Sequence[VirtualServer | VirtualWorker] = servers or ordered[:1]
     used = simulation.accounts.used([learner.progress.version for learner in learners])
@@ -38,6 +98,7 @@ def take_state(simulation: Simulation, generation: VirtualGeneration, before: Ru
         engine="virtual",
         generation=before["generation"] + 1,
         why=before["why"],
+        lost=0,
         time_s=simulation.clock.time,
         members=generation.members,
         alive=before["alive"],
@@ -48,11 +109,33 @@ def take_state(simulation: Simulation, generation: VirtualGeneration, before: Ru
             worker.address.name: _record(simulation, worker, places.get(id(worker.committed), 0)) for worker in ordered
         },
         tallies=tallies(generation, before),
-        kept={name: value.clone() for name, value in ordered[0].kept.items()},
+        kept={name: value.clone() for name, value in ordered[0].kept.items()} if ordered else {},
         left=[] if sampler is None else sampler.left(used),
         random=random_states(torch.device(simulation.job.device)),
         books={},
     )
+
+
+def _make_equal(simulation: Simulation, servers: Sequence[VirtualServer], survivors: Sequence[VirtualWorker]) -> None:
+    """Let all survivors be where the first of them is, or the servers are; what they had under way is given up."""
+    now = simulation.clock.time
+    for worker in survivors:
+        worker.processor.abandon(now)
+        if not servers:
+            first = survivors[0]
+            worker.begin_at(first.committed)
+            progress = first.progress
+            worker.progress.begin_at(progress.samples, progress.versions, progress.ahead)
+    if servers and simulation.real:
+        # Shards may have parted: what a machine sent before it was cut off may have reached some of the servers only,
+        # and one of them may have come back as it was. A sample counts if any server has learnt from it.
+        counts = [server.progress for server in servers]
+        samples = simulation.accounts.samples([progress.version for progress in counts])
+        for progress in counts:
+            progress.samples = samples
+    nodes: list[VirtualNode] = [*servers, *survivors]
+    for node in nodes:
+        node.in_free_s, node.out_free_s = min(node.in_free_s, now), min(node.out_free_s, now)
 
 
 def tallies(generation: VirtualGeneration, before: RunState) -> dict[str, list[float]]:

@@ -74,6 +74,18 @@ class Clock(simpy.Environment):
         self._lane.clear()
         self._lane_end = 0.0
 
+    def postpone(self, these: Callable[[object], bool], until: float) -> None:
+        """Let what `these` accepts happen at that time at the earliest, in the same order."""
+        late = [e for e in (*self._queue, *self._lane) if e[0] < until and these(e[3])]
+        if late:
+            self.drop(lambda event: not any(event is entry[3] for entry in late))
+            for _, _, _, event in sorted(late):
+                self.at(until, event)  # type: ignore[arg-type]  # ours alone are asked for
+
+    def last(self, of: Callable[[object], bool]) -> float | None:
+        """When the last of those happens that `of` accepts."""
+        return max((entry[0] for entry in (*self._queue, *self._lane) if of(entry[3])), default=None)
+
     def scheduled(self) -> list[object]:
         """All that is still to happen, in no order."""
         return [entry[3] for entry in self._queue] + [entry[3] for entry in self._lane]

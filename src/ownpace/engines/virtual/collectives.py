@@ -11,7 +11,7 @@ from ownpace.core.contract import events
 from ownpace.core.contract.values import Address, Body, Gradient, Group, add_up, union
 from ownpace.engines.virtual import transport
 from ownpace.engines.virtual.awaitables import CollectivePart, VirtualGradient
-from ownpace.engines.virtual.clock import Call
+from ownpace.engines.virtual.clock import Due
 from ownpace.engines.virtual.simulation import Simulation
 
 What = Literal["all-reduce", "reduce", "broadcast"]
@@ -91,7 +91,7 @@ class Collective:
         start, end = cost(simulation.clock.time, links, nbytes, simulation.latency_s)
         # Decided when the collective begins, which is one moment for all members; they hear it at different ones.
         self._tell_who_stops()
-        simulation.clock.at(end, Call(partial(self._deliver, result)))
+        simulation.clock.at(end, Delivery(self, result))
         if simulation.detail:
             simulation.emit(events.Transfer(start, end, self._what, self._group.name, nbytes))
 
@@ -106,11 +106,31 @@ class Collective:
         for member, part in self._parts.items():
             part.stop = over and (self._what != "reduce" or member is self._root)
 
-    def _deliver(self, result: Any) -> None:
+    def has(self, address: Address) -> bool:
+        """Whether that node is a member."""
+        return address in self._group.members
+
+    def deliver(self, result: Any) -> None:
+        """Hand every member what it gets."""
         # In the group's order: coroutines go on inside this loop, and a run must be reproducible.
         for member in self._group:
             reduced_elsewhere = self._what == "reduce" and member is not self._root
             self._parts[member].resolve(None if reduced_elsewhere else result)
+
+
+class Delivery(Due):
+    """The end of a collective."""
+
+    __slots__ = ("_result", "collective", "done", "driver")
+
+    def __init__(self, collective: Collective, result: Any) -> None:
+        self.done = False
+        self.driver = None
+        self.collective = collective
+        self._result = result
+
+    def happen(self) -> None:
+        self.collective.deliver(self._result)
 
 
 def total(bodies: list[Body]) -> Body:
@@ -122,4 +142,4 @@ def total(bodies: list[Body]) -> Body:
     return add_up([body for body in given if isinstance(body, Tensor)])
 
 
-__all__ = ["Collectives"]
+__all__ = ["Collectives", "Delivery"]

@@ -61,6 +61,30 @@ class VirtualGeneration:
         for driver in self._drivers.values():
             driver.close()
 
+    def abandon(self) -> None:
+        """End the coroutines of workers and communicators where they are; servers go on."""
+        for node in (*self.workers, *self.communicators):
+            self._close(node)
+        self._running.clear()
+
+    def worker(self, name: str) -> VirtualWorker | None:
+        """The worker of that name, if it is a member."""
+        return self.workers[self.members.index(name)] if name in self.members else None
+
+    def needs(self, name: str) -> bool:
+        """Whether that worker's coroutine still runs."""
+        return self.worker(name) in self._running
+
+    def lose_server(self, index: int) -> None:
+        """A server is gone, with all it has not handed on."""
+        self._close(self.servers[index])
+
+    def _close(self, node: VirtualNode) -> None:
+        if node in self._drivers:  # else it has not been started
+            self._drivers[node].close()
+        # What still comes must not wake a coroutine that has ended.
+        node.receiving = None
+
     def who_waits(self) -> list[str]:
         """Which nodes wait for what, in words."""
         waiting = [f"{worker.address.name} for a message" for worker in self.workers if worker.receiving]
@@ -157,7 +181,8 @@ class VirtualGeneration:
         simulation, state = self._simulation, self._state
         learners: Sequence[VirtualServer | VirtualWorker] = self.servers or self.workers[:1]
         numbers = [simulation.numbers[name] for name in self.members]
-        simulation.begin_data(numbers, [learner.progress.version for learner in learners], state["left"])
+        versions = [learner.progress.version for learner in learners]
+        simulation.begin_data(numbers, versions, learners[0].progress.samples, state["left"])
         if simulation.sampler is not None:
             for rank, name in enumerate(self.members):
                 if name in state["workers"]:

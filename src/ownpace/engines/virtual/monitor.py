@@ -51,7 +51,8 @@ class Model:
     def _values(self) -> Tensor:
         if self._servers:
             return torch.cat([server.parameters.values for server in self._servers])
-        return self.latest.parameters.values
+        # Not what it holds: it may be on its own way, between two updates.
+        return self.latest.committed.values
 
     def _buffers(self) -> list[Buffers]:
         return [worker.buffers for worker in self._workers]
@@ -110,6 +111,16 @@ class Monitor:
     def over(self) -> bool:
         """Whether training has ended."""
         return self._sums is not None
+
+    def go_back(self, updates: int, samples: int) -> int:
+        """Let the run be where its parameters are; returns how many updates that were recorded are lost."""
+        lost = max(0, self.totals.updates - updates)
+        self.totals.updates, self.totals.samples = updates, samples
+        if lost:
+            self._evaluated_version = None  # the next update of that number is another
+        self._evaluations = EvaluationMarks(self._eval_every, samples)
+        self._next_mark = min(self._ticks.next, self._evaluations.next)
+        return lost
 
     def books(self) -> PlainState:
         """All that it knows of the run so far."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import cast
 
 import torch
@@ -17,13 +16,13 @@ from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.virtual.border import take_state
+from ownpace.engines.virtual.border import drain, let_pass, regroup_s, take_state
 from ownpace.engines.virtual.clock import EmptySchedule, Planned
+from ownpace.engines.virtual.faults import Faults
 from ownpace.engines.virtual.generation import VirtualGeneration
 from ownpace.engines.virtual.monitor import Monitor
 from ownpace.engines.virtual.simulation import Simulation
-from ownpace.engines.virtual.state import RunState, first_state, set_random_states
-from ownpace.fleet import PlannedFault
+from ownpace.engines.virtual.state import RunState, first_state, progress_of, set_random_states
 
 
 def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = None) -> Outcome:
@@ -58,7 +57,8 @@ class VirtualRun:
         self.simulation = Simulation(job, emit)
         self._monitor = Monitor(self.simulation, on_progress)
         self.simulation.on_update = self._monitor.updated
-        self._state = first_state(list(self.simulation.numbers))
+        self._faults = Faults(self.simulation)
+        self._state = first_state(self._faults.alive)
         if job.resume_from is not None:
             self._take_up(job.resume_from)
         self._begin()
@@ -67,7 +67,7 @@ class VirtualRun:
         """Go on from a checkpoint. Workers that are not in the fleet any more are left out, new ones join."""
         state = self._state = cast(RunState, {**self._state, **given})
         numbers, clock = self.simulation.numbers, self.simulation.clock
-        state["alive"] = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
+        self._faults.alive = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
         clock.time = state["time_s"]
         set_random_states(state["random"], torch.device(self.simulation.job.device))
         self._monitor.go_on(state["books"])
@@ -88,8 +88,10 @@ class VirtualRun:
         except EmptySchedule:
             error = Deadlock(self._who_waits())
         # Bad input raises, whenever it is found; only what happens to a valid run is its outcome.
-        except InputError:
-            raise
+        except InputError as raised:
+            error = self._cannot_go_on(raised)
+            if error is raised:
+                raise
         except OwnpaceError as raised:
             error = raised
         except KeyboardInterrupt:
@@ -109,34 +111,26 @@ class VirtualRun:
 
     def _plan(self) -> None:
         """Schedule what will happen to the run, whichever generation it is in by then."""
-        clock, now = self.simulation.clock, self._state["time_s"]
-        deadline = self.simulation.deadline_s
-        planned: list[tuple[float, Callable[[], None]]] = (
-            [] if deadline == math.inf else [(deadline, self._monitor.training_ends)]
-        )
-        for fault in self.simulation.job.fleet.fault:
-            # A pause is in the machine's own changes of pace; here it is only recorded.
-            first = partial(self._kill, fault) if fault.kind == "kill" else partial(self._note, "pause", fault)
-            planned.append((fault.at_s, first))
-            if fault.kind == "pause" and fault.back_at_s is not None:
-                planned.append((fault.back_at_s, partial(self._note, "back", fault)))
-        for time, happening in planned:
-            # What was due at the time of a checkpoint happened before it: it was scheduled first.
-            if time > now or self._state["generation"] == 1:
-                clock.at(time, Planned(happening))
+        simulation, now = self.simulation, self._state["time_s"]
+        if now < simulation.deadline_s < math.inf:
+            simulation.clock.at(simulation.deadline_s, Planned(self._monitor.training_ends))
+        self._faults.plan(now)
 
     def _go_through(self) -> None:
         """One generation after the other, until training has ended."""
+        simulation, faults = self.simulation, self._faults
         while not self._over:
             self._generation.start(self._generation_ended)
-            self.simulation.clock.going_on = True
-            self.simulation.clock.go_on()
+            simulation.clock.going_on = True
+            simulation.clock.go_on()
             # Workers that ended before the mark did so by themselves: the algorithm has done all it wanted to.
-            if self._over or self._monitor.totals.samples < self.simulation.budget:
+            goes_on = faults.broken or faults.awaited or self._monitor.totals.samples >= simulation.budget
+            if self._over or not goes_on:
                 return
-            self._state = self._border("checkpoint")
-            if self.simulation.job.on_checkpoint is not None:
-                self.simulation.job.on_checkpoint(self._state)
+            if faults.broken:
+                self._break_off()
+            else:
+                self._end_in_good_order()
             self._begin()
 
     @property
@@ -146,21 +140,22 @@ class VirtualRun:
     def _begin(self) -> None:
         """Make the nodes of a generation."""
         simulation, state = self.simulation, self._state
-        members = [name for name in simulation.numbers if name in state["alive"]]
+        members = self._faults.members(state["members"])
         simulation.budget = self._next_mark()
-        self._generation = generation = VirtualGeneration(simulation, state, members)
+        if not self._monitor.over:
+            simulation.deadline_s = simulation.job.seconds or math.inf
+        try:
+            self._generation = generation = VirtualGeneration(simulation, state, members)
+        except InputError as error:
+            raise self._cannot_go_on(error) from None
         self._monitor.attend(generation.workers, generation.servers, state["tallies"])
+        self._faults.begin(generation)
         if state["generation"] > 1:
-            totals = self._monitor.totals
-            unchanged = members == state["members"]
+            number, why, totals = state["generation"], state["why"], self._monitor.totals
+            changed = None if members == state["members"] else members
             simulation.emit(
                 events.Generation(
-                    simulation.clock.time,
-                    state["generation"],
-                    state["why"],
-                    None if unchanged else members,
-                    totals.updates,
-                    totals.samples,
+                    simulation.clock.time, number, why, changed, totals.updates, totals.samples, state["lost"]
                 )
             )
 
@@ -171,27 +166,59 @@ class VirtualRun:
         every = job.checkpoint_every
         return budget if every is None else min(budget, (samples // every + 1) * every)
 
-    def _border(self, why: str) -> RunState:
-        """The state between two generations, with nothing in flight."""
+    def _end_in_good_order(self) -> None:
+        """All workers have ended by themselves: nothing is in flight."""
+        simulation, faults = self.simulation, self._faults
+        faults.end()
         self._generation.close()
-        self.simulation.clock.drop(lambda event: isinstance(event, Planned))
-        state = take_state(self.simulation, self._generation, self._state)
-        state["why"] = why
+        simulation.clock.drop(lambda event: isinstance(event, Planned))
+        members = faults.members(self._generation.members)
+        if members != self._generation.members:
+            let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(members)))
+            members = faults.members(self._generation.members)  # others may have come or gone meanwhile
+        is_due = self._monitor.totals.samples >= simulation.budget
+        came = set(members).difference(self._generation.members)
+        left = set(self._generation.members).difference(members)
+        self._take_state("join" if came else "death" if left else "checkpoint", None)
+        # The state is taken after that pause, so that a run which goes on from it begins at the same time.
+        if is_due and simulation.job.on_checkpoint is not None:
+            simulation.job.on_checkpoint(cast(PlainState, self._state))
+
+    def _break_off(self) -> None:
+        """A machine is gone: all others give up what they have under way, and go on from where the furthest is."""
+        simulation, faults, generation = self.simulation, self._faults, self._generation
+        faults.end()
+        drain(simulation, generation)
+        let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(faults.alive)))
+        # A server that dies meanwhile makes all wait for it, too.
+        while max(faults.servers_back_s.values(), default=0.0) > simulation.clock.time:
+            let_pass(simulation, max(faults.servers_back_s.values()))
+        faults.servers_back_s.clear()
+        if not generation.servers and faults.died.issuperset(generation.members):
+            raise MachineDied(f"{', '.join(sorted(faults.died))} died, and nobody is left who has the parameters")
+        self._take_state(faults.broken or "death", faults.died)
+
+    def _take_state(self, why: str, died: Collection[str] | None) -> None:
+        state = take_state(self.simulation, self._generation, self._state, died)
+        # Here, not with each death: some updates may have been made by a worker that died, and by no other.
+        lost = 0
+        if died is not None:
+            updates, samples = progress_of(state)
+            lost = self._monitor.go_back(updates, samples)
+        state["why"], state["alive"] = why, list(self._faults.alive)
+        state["lost"] = max(lost, self._faults.lost)
         state["books"] = self._monitor.books()
-        return state
+        self._state = state
+
+    def _cannot_go_on(self, error: InputError) -> OwnpaceError:
+        """Some settings fit one number of workers only: no mistake of the user's, once a machine has died."""
+        if self._state["why"] not in ("death", "join"):
+            return error
+        left = len(self._faults.members(self._state["members"]))
+        return MachineDied(f"the run cannot go on with {left} workers: {error}")
 
     def _generation_ended(self) -> None:
         self.simulation.clock.going_on = False
-
-    def _note(self, what: str, fault: PlannedFault) -> None:
-        self.simulation.emit(events.Fault(self.simulation.clock.time, fault.worker, what))
-
-    def _kill(self, fault: PlannedFault) -> None:
-        self._note("kill", fault)
-        name, time, samples = fault.worker, self.simulation.clock.time, self._monitor.totals.samples
-        raise MachineDied(
-            f"{name} was killed at {time:g} s, after {samples} samples; the others cannot go on without it"
-        )
 
     def _who_waits(self) -> str:
         waiting = self._generation.who_waits()

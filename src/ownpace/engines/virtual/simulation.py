@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract import events
-from ownpace.core.contract.values import Address, Parameters
+from ownpace.core.contract.values import Address
 from ownpace.core.learning.claims import Places
 from ownpace.core.learning.sampling import Sampler, make_sampler
 from ownpace.engines.job import Job
@@ -20,7 +20,7 @@ from ownpace.engines.progress import Progress
 from ownpace.engines.roster import Roster
 from ownpace.engines.virtual.accounts import SampleAccounts
 from ownpace.engines.virtual.clock import Clock
-from ownpace.engines.virtual.replica import Learning, TimingOnly
+from ownpace.engines.virtual.replica import Learning, Replica, TimingOnly
 
 # One for all batches, where only time is simulated.
 _NO_INDICES = torch.empty(0, dtype=torch.int64)
@@ -33,8 +33,8 @@ class Updated(Protocol):
     progress: Progress
 
     @property
-    def parameters(self) -> Parameters:
-        """As they are now."""
+    def committed(self) -> Replica:
+        """The global parameters as of its latest update."""
 
 
 OnUpdate = Callable[[Updated, int, int], None]
@@ -74,10 +74,10 @@ class Simulation:
         self.optimizer = cache(partial(self.learning.optimizer, job.optimizer))
         """The optimizer of a shard, made once for all nodes that hold it."""
 
-    def begin_data(self, numbers: Sequence[int], versions: Sequence[int], left: Sequence[Places]) -> None:
-        """Deal these places to the workers with these numbers of the fleet, from these versions on."""
+    def begin_data(self, numbers: Sequence[int], versions: Sequence[int], samples: int, left: Sequence[Places]) -> None:
+        """Deal these places to the workers with these numbers of the fleet, from these versions and samples on."""
         job = self.job
-        self.accounts = SampleAccounts(len(numbers), versions)
+        self.accounts = SampleAccounts(len(numbers), versions, samples)
         if job.timing_only:
             self.sampler = None
         else:

@@ -64,6 +64,8 @@ class RunState(TypedDict):
     generation: int
     """The number of the one that begins."""
     why: str
+    lost: int
+    """Recorded updates that died with the one before."""
     time_s: float
     members: list[str]
     """The workers of the generation that has ended."""
@@ -91,6 +93,7 @@ def first_state(names: Sequence[str]) -> RunState:
         engine="virtual",
         generation=1,
         why="start",
+        lost=0,
         time_s=0.0,
         members=[],
         alive=list(names),
@@ -104,6 +107,13 @@ def first_state(names: Sequence[str]) -> RunState:
         random=[],
         books={},
     )
+
+
+def progress_of(state: RunState) -> tuple[int, int]:
+    """How many updates made the global model, of how many samples."""
+    learners = [server["counts"] for server in state["servers"]] or [w["counts"] for w in state["workers"].values()]
+    counts = learners[0]
+    return counts["version"], counts["samples"]
 
 
 def states_of(replica: Replica, optimizer: FlatOptimizer) -> OptimizerStates:

@@ -23,7 +23,7 @@ def run_process(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
     """
     if job.timing_only:
         raise InputError("timing_only simulates time; real processes take their own: use the engine 'virtual'")
-    if any(fault.kind == "kill" for fault in job.fleet.fault):
+    if any(fault.kind != "pause" for fault in job.fleet.fault):
         raise InputError("the fleet has faults, which only the engine 'virtual' can play; leave them out")
     environment = Environment.read()
     if environment is None:
