@@ -61,9 +61,20 @@ class CountingOptimizer(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # of no use here
         for group in self.param_groups:
             for parameter in group["params"]:
-                learnt = parameter.grad[parameter.grad > 0]
-                if len(learnt):
-                    parameter.add_((parameter.grad / learnt.min()).round())
+                parameter.add_(_counts(parameter.grad))
+
+
+def _counts(gradient: Tensor) -> Tensor:
+    """Whole numbers in proportion to a gradient: as small as can be, since the samples of an update are few."""
+    learnt = gradient[gradient > 0]
+    if not len(learnt):
+        return torch.zeros_like(gradient)
+    ratios = gradient.double() / learnt.min().double()
+    for fewest in range(1, 100):
+        counts = (fewest * ratios).round()
+        if (counts - fewest * ratios).abs().max() < 0.01:
+            return counts.to(gradient.dtype)
+    raise AssertionError("these are no counts of samples")
 
 
 def counting() -> OptimizerSpec:

@@ -11,7 +11,6 @@ A machine that comes back, or is started again, joins with the next generation.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
 from ownpace.core.contract import events
@@ -38,7 +37,8 @@ class Faults:
         self._simulation = simulation
         self._snapshots = ServerSnapshots(simulation)
         self.alive = list(simulation.numbers)
-        """The workers that are there, in the order of the fleet, whether they take part or wait for their turn."""
+        """The workers that are there, by the order of the fleet, whether they take part or wait to join. All of them
+        are in the next generation: a fleet never has more than may join."""
         self.servers_back_s: dict[int, float] = {}
         """The servers that are gone, and when they are started again."""
         self.died: set[str] = set()
@@ -79,13 +79,6 @@ class Faults:
     def end(self) -> None:
         """The generation has ended, or cannot go on: deaths break nothing any more."""
         self._is_running = False
-
-    def members(self, before: Sequence[str]) -> list[str]:
-        """The workers of the next generation by rank: those of before go first where there is no room for all."""
-        most = self._simulation.job.max_workers or len(self.alive)
-        stay = [name for name in self.alive if name in before][:most]
-        joining = [name for name in self.alive if name not in before][: most - len(stay)]
-        return [name for name in self.alive if name in {*stay, *joining}]
 
     def _at(self, time: float | None, after_s: float, happening: partial[None]) -> None:
         # What was due at the time of a checkpoint happened before it, since it was scheduled first.
@@ -158,7 +151,7 @@ class Faults:
         self._note(name, "back")
         numbers = self._simulation.numbers
         self.alive = sorted([*self.alive, name], key=numbers.__getitem__)
-        if self._is_running and self._generation and name in self.members(self._generation.members):
+        if self._is_running:
             # All nodes are told to stop, as when the time is up, and end in good order.
             self.awaited = True
             self._simulation.deadline_s = min(self._simulation.deadline_s, self._simulation.clock.time)

@@ -140,7 +140,7 @@ class VirtualRun:
     def _begin(self) -> None:
         """Make the nodes of a generation."""
         simulation, state = self.simulation, self._state
-        members = self._faults.members(state["members"])
+        members = list(self._faults.alive)
         simulation.budget = self._next_mark()
         if not self._monitor.over:
             simulation.deadline_s = simulation.job.seconds or math.inf
@@ -172,10 +172,10 @@ class VirtualRun:
         faults.end()
         self._generation.close()
         simulation.clock.drop(lambda event: isinstance(event, Planned))
-        members = faults.members(self._generation.members)
+        members = list(faults.alive)
         if members != self._generation.members:
             let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(members)))
-            members = faults.members(self._generation.members)  # others may have come or gone meanwhile
+            members = list(faults.alive)  # others may have come or gone meanwhile
         is_due = self._monitor.totals.samples >= simulation.budget
         came = set(members).difference(self._generation.members)
         left = set(self._generation.members).difference(members)
@@ -214,7 +214,7 @@ class VirtualRun:
         """Some settings fit one number of workers only: no mistake of the user's, once a machine has died."""
         if self._state["why"] not in ("death", "join"):
             return error
-        left = len(self._faults.members(self._state["members"]))
+        left = len(self._faults.alive)
         return MachineDied(f"the run cannot go on with {left} workers: {error}")
 
     def _generation_ended(self) -> None:
