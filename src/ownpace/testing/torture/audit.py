@@ -73,7 +73,7 @@ class Books:
         """Take in what happens in the run."""
         if isinstance(event, Generation):
             self.generation = event.number
-        elif isinstance(event, Fault) and event.what != "back":
+        elif isinstance(event, Fault) and event.what in ("kill", "cut"):
             # What it alone has reached may be lost with it.
             self.reached.pop(event.who, None)
 
@@ -147,7 +147,7 @@ class Books:
 
     def _check_average(self, moved: Tensor, done: Tensor, weight: float) -> None:
         """Whether a move is a sum of what nodes did, with weights that add up to this."""
-        solution = torch.linalg.lstsq(done.T.double(), moved[:, None].double()).solution[:, 0]
+        solution = torch.linalg.lstsq(done.T.double(), moved[:, None].double(), driver="gelsd").solution[:, 0]
         if not torch.allclose(solution @ done.double(), moved.double(), atol=0.01):
             self.complain("an average is of something else than what its workers did alone")
         if abs(float(solution.sum()) - weight) > 0.01:

@@ -17,6 +17,8 @@ from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.sampling import Permutations
 from ownpace.core.learning.seeds import Purpose
 from ownpace.engines import Outcome
+from ownpace.engines.virtual.faults import RESTART_S, SILENCE_S
+from ownpace.fleet import PlannedFault
 from ownpace.testing.torture.audit import Books
 from ownpace.testing.torture.scenario import Scenario
 
@@ -64,6 +66,42 @@ class Evidence:
         """The final parameters, flat."""
         return torch.cat([value.reshape(-1) for value in self.outcome.model.values()])
 
+    @property
+    def deaths(self) -> list[str]:
+        """Who died before the end: workers that were killed or silent for too long, and servers."""
+        return [
+            fault.worker
+            for fault in self.scenario.job.fleet.fault
+            if (died := died_s(fault)) is not None and died <= self.end.t and self.has(fault.worker)
+        ]
+
+    @property
+    def too_few(self) -> bool:
+        """Whether there were fewer workers at the end than there must be, or none that had the parameters."""
+        job, now = self.scenario.job, self.end.t
+        alive = {worker.name for worker in job.fleet.workers}
+        for fault in job.fleet.fault:
+            died, back = died_s(fault), fault.back_at_s
+            if back is None and job.on_failure == "restart" and fault.kind == "kill":
+                back = fault.at_s + RESTART_S
+            if died is not None and died <= now and (back is None or back > now):
+                alive.discard(fault.worker)
+        if len(alive) < job.min_workers:
+            return True
+        # Those that are back know nothing of what was learnt.
+        return not job.servers and bool(self.deaths)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a node: algorithms without servers do not mind what happens to one."""
+        return not name.startswith("server-") or bool(self.scenario.job.servers)
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether a machine died when the budget was spent: then what is in flight is given up, and that is the end."""
+        since, over = max((event.t for event in self.of(Generation)), default=-1.0), self.end.sums.seconds
+        deaths = [died_s(fault) for fault in self.scenario.job.fleet.fault]
+        return since >= over or any(died is not None and max(since, over) <= died <= self.end.t for died in deaths)
+
     def killed(self, role: str) -> list[Fault]:
         """Nodes whose names begin so and that were killed or cut off."""
         return [fault for fault in self.of(Fault) if fault.what in ("kill", "cut") and fault.who.startswith(role)]
@@ -72,10 +110,21 @@ class Evidence:
 Complaints = Iterator[str]
 
 
+def died_s(fault: PlannedFault) -> float | None:
+    """When a fault is a death, if it is one: a machine that was silent for a while only is none."""
+    if fault.kind == "kill":
+        return fault.at_s
+    silent = fault.kind == "cut" and (fault.back_at_s is None or fault.back_at_s > fault.at_s + SILENCE_S)
+    return fault.at_s + SILENCE_S if silent else None
+
+
 def ends_as_it_should(run: Evidence) -> Complaints:
     """No deadlock, no divergence, no error that nothing explains; and the first and the last record are there."""
-    if run.error is not None:
+    stops = run.scenario.job.on_failure == "stop" and run.deaths
+    if run.error is not None and not (run.error.code == "machine-died" and (stops or run.too_few)):
         yield f"ended early: {run.outcome.reason}"
+    if run.error is None and stops and not run.broken_off:
+        yield f"went on, though {run.deaths[0]} died, and it was to stop"
     if not isinstance(run.events[0], Run) or sum(isinstance(event, End) for event in run.events) != 1:
         yield "the events do not begin with the run and close with its end"
     budget = run.scenario.job.samples
@@ -92,17 +141,19 @@ def keeps_finite_weights(run: Evidence) -> Complaints:
 
 def counts_versions(run: Evidence) -> Complaints:
     """Versions count updates, one by one, of each server or of all replicas; and samples add up with them."""
-    servers = bool(run.scenario.job.servers)
+    servers = len(run.scenario.job.servers)
     version: dict[str, int] = defaultdict(int)
     samples: dict[str, int] = defaultdict(int)
     for event in run.events:
         if isinstance(event, Generation):
-            version.default_factory = lambda: -1  # where servers are new, they go on from what others were
-        if isinstance(event, Generation) and (event.updates != version["server-0" if servers else ""] or event.lost):
-            # Others than the first may have lost updates, too, and only they know.
-            version = defaultdict(lambda: -1) if servers else defaultdict(int)
-            samples.clear()
             first = "server-0" if servers else ""
+            # Of several servers, others than the first may have lost updates, too.
+            if servers < 2 and event.lost != max(0, version[first] - event.updates):
+                yield f"generation {event.number} goes on from {event.updates} after {version[first]}"
+            if servers and event.why != "checkpoint":
+                version.clear()  # and all count what any has learnt from
+                samples.clear()
+            version.default_factory = lambda: -1  # where servers are new, they go on from what others were
             version[first], samples[first] = event.updates, event.samples
         if not isinstance(event, Update):
             continue
@@ -112,6 +163,10 @@ def counts_versions(run: Evidence) -> Complaints:
         if who in samples and event.total_samples != samples[who] + event.samples:
             yield f"update {event.version}: {samples[who]} and {event.samples} samples make {event.total_samples}"
         version[who], samples[who] = event.version, event.total_samples
+    counted = run.end.sums
+    for event in run.of(Generation):
+        if event.t >= counted.seconds and event.updates < counted.updates:
+            yield f"the sums count {counted.updates} updates, of which {event.updates} are left"
 
 
 def bounds_staleness(run: Evidence) -> Complaints:
@@ -173,6 +228,9 @@ def does_nothing_when_dead(run: Evidence) -> Complaints:
     """A machine that was killed computes, sends and updates nothing until it is back."""
     dead: dict[str, float] = {}
     for event in run.events:
+        if isinstance(event, Generation):
+            # Where a server is gone, none begins before it has been started again.
+            dead = {name: at for name, at in dead.items() if not name.startswith("server-")}
         if isinstance(event, Fault) and event.what in ("kill", "back"):
             if event.what == "kill":
                 dead[event.who] = event.t
@@ -185,18 +243,27 @@ def does_nothing_when_dead(run: Evidence) -> Complaints:
 
 
 def never_stands_still(run: Evidence) -> Complaints:
-    """At any time something is computed, loaded or transferred, but for as long as deaths take to be noticed."""
+    """At any time something is computed, loaded or transferred, but for as long as deaths take to be noticed.
+
+    What was given up is in no record; so a pause counts from the last moment at which anything happened to a machine.
+    """
+    faults, network = run.scenario.job.fleet.fault, run.scenario.job.fleet.network
+    marks = [event.t for event in run.of(Generation)]
+    for fault in faults:
+        marks += [fault.at_s, fault.back_at_s or fault.at_s, fault.at_s + RESTART_S, fault.at_s + SILENCE_S]
+    header = run.events[0]
+    assert isinstance(header, Run)
+    workers = len(run.scenario.job.fleet.workers)
+    regroup_s = header.parameter_bytes / network.bandwidth_bytes_per_s + (4 + workers) * network.latency_s
     spans = [(e.t, e.until) for e in run.events if isinstance(e, Compute | Load | Transfer)]
-    spans += [(fault.at_s, fault.back_at_s or fault.at_s) for fault in run.scenario.job.fleet.fault]
-    allowed = 12.0 * len(run.killed(""))
-    stood, at = 0.0, 0.0
-    for start, until in sorted(spans):
-        if start > at:
-            stood += min(start, run.end.t) - min(at, run.end.t)
-        at = max(at, until)
-    stood += max(0.0, run.end.t - at)
-    if stood > allowed + TINY * max(1.0, run.end.t):
-        yield f"nothing happened for {stood:.6g} s of {run.end.t:.6g} s"
+    at, tiny = 0.0, TINY * max(1.0, run.end.t)
+    for start, until in sorted([*(span for span in spans if span[0] < run.end.t), (run.end.t, run.end.t)]):
+        near = [mark for mark in marks if at - tiny <= mark <= start]
+        since = max([at, *near])
+        # Twice: a machine may die while the others regroup.
+        if start - since > (2 * regroup_s if near else 0.0) + tiny:
+            yield f"nothing happened from {since:.6g} s to {start:.6g} s"
+        at = max(at, min(until, run.end.t))
 
 
 def keeps_replicas_equal(run: Evidence) -> Complaints:
@@ -206,7 +273,7 @@ def keeps_replicas_equal(run: Evidence) -> Complaints:
             yield f"generation {number} begins with versions {sorted({version for _, version, _ in begun})}"
         elif any(not torch.equal(values, begun[0][2]) for _, _, values in begun):
             yield f"generation {number} begins with different parameters of one version"
-    if run.scenario.subject.algorithm.replicas_identical and run.error is None:
+    if run.scenario.subject.algorithm.replicas_identical and run.error is None and not run.broken_off:
         last = max(run.books.began)
         ends = run.books.ended[last]
         if len(ends) != len(run.books.began[last]):
@@ -239,7 +306,7 @@ def applies_every_sample_once(run: Evidence) -> Complaints:
         if total[layer] != counts[layer].sum():
             yield f"layer {layer} holds {counts[layer].sum():g} samples and counts {total[layer]:g}"
     # The first layer is the first server's; what others hold is looked at below.
-    if total[0] != made:
+    if total[0] != made and not run.broken_off:
         yield f"the first layer counts {total[0]:g} samples, and updates had {made}"
     if scenario.job.sampling == "queue":
         yield from _as_dealt(run, counts)
@@ -253,8 +320,9 @@ def _as_dealt(run: Evidence, counts: Tensor) -> Complaints:
     parted = len(scenario.job.servers) > 1 and run.killed("")
     order = Permutations(size, scenario.job.seed, Purpose.QUEUE)
     dealt = int(most.sum())
-    if scenario.subject.drops_samples or run.error is not None:
-        made = sum(event.samples for event in run.of(Compute))
+    if scenario.subject.drops_samples or run.error is not None or run.broken_off:
+        # Some had been dealt whose gradients were never ready.
+        made = sum(event.samples for event in run.of(Compute)) + 2 * scenario.job.batch_size * 9
         expected = torch.bincount(order.indices(0, max(made, 1)), minlength=size)
         if bool((most > expected).any()):
             yield f"a sample was applied {int((most - expected).max())} times more often than it was dealt"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.task import Task
 from ownpace.engines import Job
-from ownpace.fleet import Fleet, Machine, Network, ServerMachine, Slowdown
+from ownpace.fleet import Fleet, Machine, Network, PlannedFault, ServerMachine, Slowdown
 from ownpace.testing.torture.draws import Draws
 from ownpace.testing.torture.faults import draw_faults
 from ownpace.testing.torture.subjects import TortureSubject, draw_subject
@@ -34,8 +33,7 @@ class Scenario:
     def faults(self) -> list[str]:
         """The kinds of what happens, for tables."""
         job = self.job
-        kinds = [f"{fault.kind} and back" if fault.back_at_s else fault.kind for fault in job.fleet.fault]
-        kinds = [kind.replace("pause and back", "pause") for kind in kinds]
+        kinds = [_kind(fault) for fault in job.fleet.fault]
         if any(machine.slowdown for machine in job.fleet.machine):
             kinds.append("slow-down")
         if job.checkpoint_every is not None:
@@ -62,7 +60,7 @@ class Scenario:
         if self.other_fleet is not None:
             machines = ", ".join(_machine(worker.name, worker.machine) for worker in self.other_fleet.workers)
             lines.append(f"resumed on {machines}; {len(self.other_fleet.server)} servers")
-        lines.append(f"on failure {job.on_failure}, at least {job.min_workers} workers")
+        lines.append(f"on failure {job.on_failure}, {job.min_workers} to {job.max_workers or 'all'} workers")
         lines += [f"  {_fault(fault)}" for fault in sorted(fleet.fault, key=lambda fault: fault.at_s)]
         return "\n".join(lines)
 
@@ -74,11 +72,17 @@ def _machine(name: str, machine: Machine) -> str:
     return words + "".join(f" {slow.factor:g}× slower {slow.from_s:g}–{slow.until_s:g} s" for slow in machine.slowdown)
 
 
+def _kind(fault: PlannedFault) -> str:
+    if fault.server is not None:
+        return "server"
+    return fault.kind if fault.back_at_s is None or fault.kind == "pause" else f"{fault.kind}, back"
+
+
 def _end(job: Job) -> str:
     return f"{job.samples} samples" if job.samples is not None else f"{job.seconds:g} s"
 
 
-def _fault(fault: Any) -> str:
+def _fault(fault: PlannedFault) -> str:
     fields = [(field.name, getattr(fault, field.name)) for field in dataclasses.fields(fault)]
     return ", ".join(f"{name} {value}" for name, value in fields if value is not None)
 
@@ -95,8 +99,9 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
     batch = draws.one_of(1, 2, 3, 4, 6, 8)
     rounds = draws.number(3, 25)
     samples = min(rounds * batch * num_workers, 300)
-    paces = _paces(draws, num_workers)
-    takes_s = samples / sum(paces)
+    # Not much less than what it takes to notice a death: the others may compute as long as they like meanwhile.
+    takes_s = draws.between(2, 300)
+    paces = _paces(draws, num_workers, samples / takes_s)
     network = _network(draws, task, batch / max(paces))
     machines = tuple(_drawn_machine(draws, pace, takes_s) for pace in paces)
     servers = draws.number(0, 3) if subject.algorithm.has_servers else 0
@@ -123,16 +128,16 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
     return Scenario(seed=seed, subject=subject, job=job, counts=counts, resumes=resumes, other_fleet=other)
 
 
-def _paces(draws: Draws, num_workers: int) -> list[float]:
-    usual = draws.between(0.5, 2000)
+def _paces(draws: Draws, num_workers: int, total: float) -> list[float]:
     kind = draws.one_of("equal", "two", "any", "one slow")
-    if kind == "equal":
-        return [usual] * num_workers
+    paces: list[float] = [1] * num_workers
     if kind == "two":
-        return [usual * draws.one_of(1, 4) for _ in range(num_workers)]
-    if kind == "any":
-        return [draws.between(usual, usual * 10) for _ in range(num_workers)]
-    return [usual * 30] * (num_workers - 1) + [usual]
+        paces = [draws.one_of(1, 4) for _ in paces]
+    elif kind == "any":
+        paces = [draws.between(1, 10) for _ in paces]
+    elif kind == "one slow":
+        paces = [30] * (num_workers - 1) + [1]
+    return [float(f"{total * pace / sum(paces):.4g}") for pace in paces]
 
 
 def _drawn_machine(draws: Draws, pace: float, takes_s: float) -> Machine:
@@ -172,6 +177,7 @@ def _other_fleet(draws: Draws, job: Job) -> Fleet:
     servers = job.fleet.server
     if servers and isinstance(job.task, Ballots):
         servers = tuple(ServerMachine() for _ in range(draws.number(1, 3)))
+    known |= {f"server-{number}" for number in range(max(1, len(servers)))}
     fault = tuple(fault for fault in job.fleet.fault if fault.worker in known)
     return replace(job.fleet, machine=tuple(machines), server=servers, fault=fault)
 

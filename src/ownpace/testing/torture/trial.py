@@ -100,7 +100,9 @@ def judge_resumed(scenario: Scenario, run: Evidence) -> list[str]:
     chosen = run.checkpoints[int(scenario.resumes * len(run.checkpoints))]
     where = f"resumed from the checkpoint before event {chosen.events}"
     if scenario.other_fleet is not None:
-        other = replace(scenario, job=replace(scenario.job, fleet=scenario.other_fleet))
+        other = replace(
+            scenario, job=replace(scenario.job, fleet=scenario.other_fleet, min_workers=1, max_workers=None)
+        )
         resumed = carry_out(other, chosen)
         whole = replace(resumed, events=[*run.events[: chosen.events], *resumed.events])
         return [f"{where}: {complaint}" for complaint in judge(whole)]
