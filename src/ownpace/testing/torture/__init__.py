@@ -10,6 +10,7 @@ A failure prints its seed and a line that replays it, `python -m ownpace.testing
     tasks        what is learnt: weights that count samples, or something that an optimizer needs its memory for
     subjects     every algorithm with parameters drawn at random, and what may be expected of it
     faults       what happens to machines
+    moments      when it hurts most
     scenario     all of it, drawn from a seed, and in words
     audit        books on what an algorithm does to parameters
     invariants   what must hold of every run

@@ -17,7 +17,7 @@ def draw_faults(draws: Draws, job: Job, takes_s: float) -> Job:
     return replace(
         job,
         fleet=replace(job.fleet, fault=faults),
-        on_failure=draws.one_of("continue", "continue", "continue", "continue", "restart", "restart", "stop"),
+        on_failure="stop" if draws.chance(0.05) else draws.one_of("continue", "continue", "restart"),
         min_workers=draws.number(1, workers) if draws.chance(0.1) else 1,
         max_workers=workers if draws.chance(0.5) else None,
     )
@@ -26,7 +26,7 @@ def draw_faults(draws: Draws, job: Job, takes_s: float) -> Job:
 def _fault(draws: Draws, job: Job, takes_s: float) -> PlannedFault:
     kind = draws.one_of("kill", "kill", "cut", "cut", "pause")
     # Some in the first moments, and some when the run is long over.
-    at_s = takes_s * draws.between(0.003, 3)
+    at_s = takes_s * draws.between(0.01, 2)
     # Short and long, measured by the run, and by the seconds after which a silent machine is taken for dead.
     back_s: float | None = at_s + draws.one_of(takes_s, 10.0) * draws.between(0.01, 3)
     if kind != "pause" and draws.chance(0.3):

@@ -45,6 +45,8 @@ class Evidence:
     events: Sequence[Event]
     books: Books
     checkpoints: Sequence[Checkpoint] = ()
+    earlier: Sequence[PlannedFault] = ()
+    """What was planned before the run was resumed on another fleet."""
 
     def of(self, kind: type[E]) -> list[E]:
         """The events of one kind."""
@@ -55,6 +57,23 @@ class Evidence:
         """The last record."""
         assert isinstance(self.events[-1], End)
         return self.events[-1]
+
+    @property
+    def header(self) -> Run:
+        """The first record."""
+        assert isinstance(self.events[0], Run)
+        return self.events[0]
+
+    @property
+    def faults(self) -> Sequence[PlannedFault]:
+        """All that was planned to happen."""
+        return (*self.scenario.job.fleet.fault, *self.earlier)
+
+    @property
+    def most_workers(self) -> int:
+        """How many there were at most."""
+        later = [len(event.members) for event in self.of(Generation) if event.members is not None]
+        return max([len(self.header.groups["workers"]), *later])
 
     @property
     def error(self) -> OwnpaceError | None:
@@ -71,7 +90,7 @@ class Evidence:
         """Who died before the end: workers that were killed or silent for too long, and servers."""
         return [
             fault.worker
-            for fault in self.scenario.job.fleet.fault
+            for fault in self.faults
             if (died := died_s(fault)) is not None and died <= self.end.t and self.has(fault.worker)
         ]
 
@@ -99,7 +118,7 @@ class Evidence:
     def broken_off(self) -> bool:
         """Whether a machine died when the budget was spent: then what is in flight is given up, and that is the end."""
         since, over = max((event.t for event in self.of(Generation)), default=-1.0), self.end.sums.seconds
-        deaths = [died_s(fault) for fault in self.scenario.job.fleet.fault]
+        deaths = [died_s(fault) for fault in self.faults]
         return since >= over or any(died is not None and max(since, over) <= died <= self.end.t for died in deaths)
 
     def killed(self, role: str) -> list[Fault]:
@@ -171,7 +190,11 @@ def counts_versions(run: Evidence) -> Complaints:
 
 def bounds_staleness(run: Evidence) -> Complaints:
     """No gradient is of parameters that were not there yet, and none is later than its algorithm allows."""
-    most = run.scenario.subject.most_stale
+    subject = run.scenario.subject
+    most = subject.most_stale
+    if subject.most_ahead is not None:
+        # Since its pull, each other worker was at most s batches behind, and is at most s + 1 ahead now.
+        most = (run.most_workers - 1) * (2 * subject.most_ahead + 1)
     for event in run.of(Update):
         if event.staleness < 0:
             yield f"update {event.version} is of parameters that were not there yet"
@@ -184,7 +207,7 @@ def bounds_the_lead(run: Evidence) -> Complaints:
     most, batch = run.scenario.subject.most_ahead, run.scenario.job.batch_size
     if most is None:
         return
-    members = [worker.name for worker in run.scenario.job.fleet.workers]
+    members = run.header.groups["workers"]
     computed: dict[str, list[Compute]] = defaultdict(list)
     for event in run.events:
         if isinstance(event, Compute):
@@ -247,14 +270,12 @@ def never_stands_still(run: Evidence) -> Complaints:
 
     What was given up is in no record; so a pause counts from the last moment at which anything happened to a machine.
     """
-    faults, network = run.scenario.job.fleet.fault, run.scenario.job.fleet.network
+    faults, network = run.faults, run.scenario.job.fleet.network
     marks = [event.t for event in run.of(Generation)]
     for fault in faults:
         marks += [fault.at_s, fault.back_at_s or fault.at_s, fault.at_s + RESTART_S, fault.at_s + SILENCE_S]
-    header = run.events[0]
-    assert isinstance(header, Run)
-    workers = len(run.scenario.job.fleet.workers)
-    regroup_s = header.parameter_bytes / network.bandwidth_bytes_per_s + (4 + workers) * network.latency_s
+    nbytes = run.header.parameter_bytes
+    regroup_s = nbytes / network.bandwidth_bytes_per_s + (4 + run.most_workers) * network.latency_s
     spans = [(e.t, e.until) for e in run.events if isinstance(e, Compute | Load | Transfer)]
     at, tiny = 0.0, TINY * max(1.0, run.end.t)
     for start, until in sorted([*(span for span in spans if span[0] < run.end.t), (run.end.t, run.end.t)]):

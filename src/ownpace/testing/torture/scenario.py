@@ -11,6 +11,7 @@ from ownpace.engines import Job
 from ownpace.fleet import Fleet, Machine, Network, PlannedFault, ServerMachine, Slowdown
 from ownpace.testing.torture.draws import Draws
 from ownpace.testing.torture.faults import draw_faults
+from ownpace.testing.torture.moments import sharpen
 from ownpace.testing.torture.subjects import TortureSubject, draw_subject
 from ownpace.testing.torture.tasks import Ballots, Springs
 
@@ -90,7 +91,7 @@ def _fault(fault: PlannedFault) -> str:
 def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_workers: int | None = None) -> Scenario:
     """What is run with this seed: with any of our algorithms, with that of a name, or with a given one."""
     draws = Draws(seed)
-    num_workers = num_workers or draws.one_of(1, 2, 3, 3, 4, 4, 5, 6, 8)
+    num_workers = num_workers or draws.one_of(1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7, 8)
     subject = algorithm if isinstance(algorithm, TortureSubject) else draw_subject(draws, num_workers, algorithm)
     counts = subject.kind != "corrected" and draws.chance(0.75)
     # Of parameters that are averages of where workers got alone, no plain loop can say what they must be.
@@ -123,6 +124,8 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
         checkpoint_every=every,
     )
     job = draw_faults(draws, job, takes_s)
+    if job.fleet.fault and draws.chance(0.4):
+        job = sharpen(draws, job)
     resumes = draws.share() if every is not None and draws.chance(0.6) else None
     other = _other_fleet(draws, job) if resumes is not None and draws.chance(0.4) else None
     return Scenario(seed=seed, subject=subject, job=job, counts=counts, resumes=resumes, other_fleet=other)

@@ -40,17 +40,12 @@ def draw_subject(draws: Draws, num_workers: int, only: str | None = None) -> Tor
     """One of the algorithms, or a named one, with parameters for so many workers."""
     name = only or draws.one_of(*ALGORITHMS)
     algorithm = make_algorithm(name, _PARAMETERS[name](draws, num_workers))
-    return described(algorithm, name, num_workers)
+    return described(algorithm, name)
 
 
-def described(algorithm: Algorithm, name: str, num_workers: int) -> TortureSubject:
+def described(algorithm: Algorithm, name: str) -> TortureSubject:
     """What may be expected of one of our algorithms."""
     settings = vars(algorithm)
-    late = _MOST_STALE.get(name)
-    ahead = settings.get("staleness")
-    if name == "stale":
-        # Since its pull, each other worker was at most s batches behind, and is at most s + 1 ahead now.
-        late = (num_workers - 1) * (2 * settings["staleness"] + 1)
     kind: Kind = "averages" if name in ("local", "diloco", "wp", "simuparallel") else "sums"
     if settings.get("compensation") and name == "dc-async":
         kind = "corrected"
@@ -61,8 +56,8 @@ def described(algorithm: Algorithm, name: str, num_workers: int) -> TortureSubje
         algorithm=algorithm,
         name=name,
         kind=kind,
-        most_stale=late,
-        most_ahead=ahead,
+        most_stale=_MOST_STALE.get(name),
+        most_ahead=settings.get("staleness"),
         total_weight=total_weight,
         drops_samples=name == "backup",
         ends_by_itself=settings.get("rounds") is not None,

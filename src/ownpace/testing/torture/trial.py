@@ -104,7 +104,8 @@ def judge_resumed(scenario: Scenario, run: Evidence) -> list[str]:
             scenario, job=replace(scenario.job, fleet=scenario.other_fleet, min_workers=1, max_workers=None)
         )
         resumed = carry_out(other, chosen)
-        whole = replace(resumed, events=[*run.events[: chosen.events], *resumed.events])
+        events = [*run.events[: chosen.events], *resumed.events]
+        whole = replace(resumed, events=events, earlier=scenario.job.fleet.fault)
         return [f"{where}: {complaint}" for complaint in judge(whole)]
     resumed = carry_out(scenario, chosen)
     for number, pair in enumerate(zip_longest(run.events[chosen.events :], resumed.events)):
