@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from ownpace.core.contract.events import End, read_events
+from ownpace.core.contract.event_file import read_events
+from ownpace.core.contract.events import End
 
 PATIENCE_S = 240.0
 """How long anything may take that only a hanging program does not do in time, even next to many busy processes."""

@@ -9,7 +9,8 @@ import signal
 import pytest
 from tests.process.started import FOR_LONG, PATIENCE_S, check_folder, torchrun_train
 
-from ownpace.core.contract.events import End, read_events
+from ownpace.core.contract.event_file import read_events
+from ownpace.core.contract.events import End
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 

@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 
 from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.local_round import LocalRound
+from ownpace.core.blocks.local_round import LocalRound, check_steps
 from ownpace.core.blocks.paces import Paces, check_smoothing
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
@@ -55,7 +55,8 @@ class DiLoCo(Algorithm):
     """Weight of the newest measurement in a worker's pace, above 0 and at most 1."""
 
     def __post_init__(self) -> None:
-        positive(steps=self.steps, outer_lr=self.outer_lr)
+        positive(outer_lr=self.outer_lr)
+        check_steps(self.steps)
         not_negative(outer_momentum=self.outer_momentum)
         check_smoothing(self.smoothing)
         if self.outer_momentum >= 1:

@@ -50,7 +50,7 @@ from ownpace.core.blocks.group_barrier import Gathered, Gathering, leave
 from ownpace.core.blocks.paces import Paces, differs
 from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.errors import InputError, shown
 from ownpace.core.contract.roles import Server, Worker
 from ownpace.core.contract.values import NO_NOTES, Contribution, Notes
 from ownpace.core.settings import not_negative, positive
@@ -88,14 +88,16 @@ class GroupingSgd(Algorithm):
         if self.groups is not None:
             ranks = sorted(rank for group in self._by_hand() for rank in group)
             if ranks != list(range(len(ranks))):
-                raise InputError(f"groups is '{self.groups}'; name every rank from 0 on exactly once, as in 0,1/2,3")
+                raise InputError(
+                    f"groups is {shown(self.groups)}; name every rank from 0 on exactly once, as in 0,1/2,3"
+                )
 
     def _by_hand(self) -> Division:
         assert self.groups is not None
         try:
             return tuple(tuple(int(rank) for rank in group.split(",")) for group in self.groups.split("/"))
         except ValueError:
-            raise InputError(f"groups is '{self.groups}'; write ranks, as in 0,1/2,3") from None
+            raise InputError(f"groups is {shown(self.groups)}; write ranks, as in 0,1/2,3") from None
 
     def first_division(self, num_workers: int) -> Division:
         """The groups at the start."""
@@ -103,7 +105,7 @@ class GroupingSgd(Algorithm):
             return tuple((rank,) for rank in range(num_workers))
         division = self._by_hand()
         if sum(map(len, division)) != num_workers:
-            raise InputError(f"groups is '{self.groups}', but there are {num_workers} workers; name them all")
+            raise InputError(f"groups is {shown(self.groups)}, but there are {num_workers} workers; name them all")
         return division
 
     async def worker(self, me: Worker) -> None:

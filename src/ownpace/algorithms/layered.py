@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.errors import InputError, shown
 from ownpace.core.contract.roles import Communicator, Worker
 from ownpace.core.contract.values import Batch, Gradient
 from ownpace.core.settings import positive
@@ -55,8 +55,10 @@ class LayeredSgd(Algorithm):
 
     def __post_init__(self) -> None:
         positive(groups=self.groups)
-        if self.sizes is not None and not all(part.strip().isdigit() and int(part) for part in self.sizes.split(",")):
-            raise InputError(f"sizes is '{self.sizes}'; write the size of each subgroup, separated by commas: 4,4,8")
+        if self.sizes is not None and not all(_is_size(part.strip()) for part in self.sizes.split(",")):
+            raise InputError(
+                f"sizes is {shown(self.sizes)}; write the size of each subgroup, separated by commas: 4,4,8"
+            )
 
     def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
         if self.sizes is None:
@@ -67,7 +69,9 @@ class LayeredSgd(Algorithm):
             for part in self.sizes.split(","):
                 cuts.append(cuts[-1] + int(part))
             if cuts[-1] != num_workers:
-                raise InputError(f"sizes is '{self.sizes}', {cuts[-1]} together, but there are {num_workers} workers")
+                raise InputError(
+                    f"sizes is {shown(self.sizes)}, {cuts[-1]} together, but there are {num_workers} workers"
+                )
         return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(cuts))
 
     async def worker(self, me: Worker) -> None:
@@ -98,3 +102,8 @@ async def load(me: Worker) -> list[Batch]:
         batches.append(await me.load(min(left, me.micro_batch)))
         left -= batches[-1].samples
     return batches
+
+
+def _is_size(text: str) -> bool:
+    # Nine digits: more machines than there are.
+    return text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0

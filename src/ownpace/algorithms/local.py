@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.local_round import LocalRound
+from ownpace.core.blocks.local_round import LocalRound, check_steps
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Worker
-from ownpace.core.settings import positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class LocalSgd(Algorithm):
     """H: local steps between two averages."""
 
     def __post_init__(self) -> None:
-        positive(steps=self.steps)
+        check_steps(self.steps)
 
     async def worker(self, me: Worker) -> None:
         while me.training:

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.local_round import LocalRound
+from ownpace.core.blocks.local_round import LocalRound, check_steps
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Worker
@@ -73,7 +73,8 @@ class WpSgd(Algorithm):
     """Workers that form one node and take its steps together."""
 
     def __post_init__(self) -> None:
-        positive(steps=self.steps, rounds=self.rounds, noise=self.noise, distance=self.distance, per_node=self.per_node)
+        positive(rounds=self.rounds, noise=self.noise, distance=self.distance, per_node=self.per_node)
+        check_steps(self.steps)
         not_negative(l2=self.l2, delay=self.delay)
 
     def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:

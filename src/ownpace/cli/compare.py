@@ -15,14 +15,17 @@ from ownpace.cli import options
 from ownpace.cli.logs import show_logs
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
-from ownpace.core.contract.errors import DivergenceError, InputError, unknown
-from ownpace.core.contract.events import read_events
+from ownpace.core.contract.errors import DivergenceError, InputError, NotWritten, unknown
+from ownpace.core.whole_file import write_text
 from ownpace.engines import Job
+from ownpace.report.outline import RunOutline
 from ownpace.report.summary import Summary
 from ownpace.report.table import comparison_table
-from ownpace.run import EVENTS, Config, Result, RunFolder, execute
-from ownpace.run.config import RUN, help_of
+from ownpace.run import Config, Result, execute
+from ownpace.run.config import help_of
+from ownpace.run.help import RUN
 from ownpace.run.names import label
+from ownpace.run.place import COMPARISON, FIGURE, check_comparison, check_run
 
 Runs = Sequence[tuple[Config, Path]]
 """What to run, and the folder of each."""
@@ -99,20 +102,25 @@ def compare(
     ]
     folder = options.folder_for(out, "compare", label(configs[0].task))
     runs = [(each, folder / _folder_name(each, numbers)) for each in configs]
-    results = _run_all(runs, overwrite)
-    _show(folder, results, as_json)
+    check_comparison(folder, overwrite=overwrite)
+    results, outlines = _run_all(runs, overwrite)
     error = results[-1].error
+    if error is not None and results[0].folder is None:
+        raise error  # nothing was begun, so what an earlier comparison left stays
+    _show(folder, results, outlines, as_json)
     # Algorithms that diverge are what a comparison is for: it fails only if all of them do.
     if error is not None and (not isinstance(error, DivergenceError) or all(r.error for r in results)):
         raise error
 
 
-def _run_all(runs: Runs, overwrite: bool) -> list[Result]:
-    """The results of one run after the other, until one ends in an error that is not its algorithm's."""
+def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline]]:
+    """The results of one run after the other, until one ends in an error that is not its algorithm's; and what a figure
+    shows of each.
+    """
     jobs: list[Job] = []
     for config, place in runs:  # so that bad input is found before anything runs
         jobs.append(config.job(place))
-        RunFolder.check(place, overwrite=overwrite)
+        check_run(place, overwrite=overwrite)
     results: list[Result] = []
     with Live(Console(stderr=True)) as live:
         bars = [live.add(place.name) for _, place in runs]
@@ -131,24 +139,22 @@ def _run_all(runs: Runs, overwrite: bool) -> list[Result]:
             # An algorithm that diverges is a result. Ctrl-C or a dead machine would end the next run, too.
             if result.error is not None and not isinstance(result.error, DivergenceError):
                 break
-    return results
+    return results, [bar.outline for bar in bars]
 
 
-def _show(folder: Path, results: list[Result], as_json: bool) -> None:
+def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_json: bool) -> None:
     content = {"runs": [result.as_dict() for result in results], "out": str(folder)}
     # Before anything is drawn: a figure that fails must not cost the results.
-    (folder / "comparison.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    try:
+        write_text(folder / COMPARISON, json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise NotWritten(f"{folder / COMPARISON} cannot be written: {error}; its runs are in {folder}") from None
     console = Console(stderr=as_json)
     console.print(comparison_table([result.summary for result in results]))
     both = len({result.summary.engine for result in results}) > 1
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
-    first_seeds = {_name(result.summary, both): result for result in reversed(results)}
-    runs = {
-        name: list(read_events(result.folder / EVENTS))
-        for name, result in reversed(first_seeds.items())
-        if result.folder is not None
-    }
-    draw(runs, folder / "figure.png", console)
+    known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]
+    draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console)
     console.print(f"results in {folder}", markup=False)
     if as_json:
         typer.echo(json.dumps(content))

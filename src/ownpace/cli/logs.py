@@ -24,7 +24,10 @@ def show_logs(verbose: int) -> None:
     for earlier in [handler for handler in logger.handlers if isinstance(handler, _StandardError)]:
         logger.removeHandler(earlier)
     logger.setLevel(LEVELS[verbose])
-    if verbose:  # otherwise Python's own handler of last resort prints the bare text of warnings
-        handler = _StandardError()
+    # Also for warnings alone: Python's own handler is silent as soon as there is another one, of a log file, say.
+    handler = _StandardError()
+    if verbose:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(handler)
+    else:
+        handler.setLevel(logging.WARNING)
+    logger.addHandler(handler)

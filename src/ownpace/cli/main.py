@@ -16,17 +16,21 @@ from ownpace.cli.help import HelpOption, show_help
 from ownpace.cli.list import list_
 from ownpace.cli.train import train
 from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError
+from ownpace.core.learning.out_of_memory import is_out_of_memory
 from ownpace.engines import is_main_process
 
 # What typer raises for bad usage; newer versions bring their own copy of click, where these live.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
+MOST_CHARACTERS = 2000
+"""Of an error."""
 app = typer.Typer(
     # Help and errors are laid out by us, and tracebacks of bugs are Python's own.
     add_completion=False,
     add_help_option=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 diverged, 4 a machine died, 5 deadlock, 130 Ctrl-C.",
+    epilog="Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 diverged, 4 a machine died, 5 deadlock, "
+    "6 not all could be written, 130 Ctrl-C.",
 )
 app.command("train", add_help_option=False)(train)
 app.command("compare", add_help_option=False)(compare)
@@ -72,6 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if error.told and not is_main_process():
             sys.exit(error.exit_code)
         _fail(str(error), error.exit_code)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _fail("there is not enough memory; use a smaller task, model or batch, or fewer workers", InputError.exit_code)
     if code == Interrupted.exit_code:  # before anything was begun
         _fail("interrupted", code)
     sys.exit(code if isinstance(code, int) else 0)
@@ -87,7 +95,10 @@ def _usage(error: Exception, arguments: Sequence[str]) -> str:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"ownpace: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    # What a user gave, or a file holds, may stand in it: it must neither command the terminal nor fill it.
+    line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line[:MOST_CHARACTERS])
+    print(f"ownpace: {line}{'…' if len(message) > MOST_CHARACTERS else ''}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -18,7 +18,8 @@ from ownpace.cli.logs import LEVELS
 from ownpace.core.contract.errors import InputError
 from ownpace.core.settings import choices, fits
 from ownpace.run import Config
-from ownpace.run.config import RUN, WRITE, field_types, help_of
+from ownpace.run.config import field_types, help_of
+from ownpace.run.help import RUN, WRITE
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 
@@ -33,6 +34,12 @@ Insecure = Annotated[
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="Start from the config.json of a run.", metavar="FILE", rich_help_panel=RUN),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume", help="Go on with a run: its folder, or a checkpoint in it.", metavar="RUN", rich_help_panel=RUN
+    ),
 ]
 Out = Annotated[
     Path | None,

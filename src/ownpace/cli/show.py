@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import Event
 from ownpace.report.figure import draw_comparison
+from ownpace.report.outline import RunOutline
 
 
-def draw(runs: Mapping[str, Sequence[Event]], path: Path, console: Console) -> None:
+def draw(runs: Mapping[str, RunOutline], path: Path, console: Console) -> None:
     """Draw a figure and say where it is, or why there is none."""
     try:
         draw_comparison(runs, path)
-    except InputError as error:
+    except (InputError, OSError) as error:
         console.print(f"no figure: {error}", markup=False)
     else:
         console.print(f"figure in {path}", markup=False)

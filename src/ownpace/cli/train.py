@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
@@ -14,17 +15,20 @@ from ownpace.cli.logs import show_logs
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import read_events
 from ownpace.engines import is_main_process, num_ranks
+from ownpace.report.outline import RunOutline
 from ownpace.report.table import comparison_table
-from ownpace.run import EVENTS, Result, execute
+from ownpace.run import Config, Result, execute
 from ownpace.run.names import label
+from ownpace.run.place import FIGURE
+from ownpace.run.resume import Resumption, find_resumption
 
 
 @options.with_run_options()
 def train(
     *,
     config: options.ConfigFile = None,
+    resume: options.Resume = None,
     given: options.Given,
     insecure: options.Insecure = False,
     out: options.Out = None,
@@ -34,47 +38,70 @@ def train(
 ) -> None:
     """Train one model with one algorithm on one fleet.
 
-    For example, and then the same with another learning rate:
+    For example; the same with another learning rate; and the first, cut off, from its last checkpoint on:
 
       ownpace train --algorithm balanced --fleet 4,2,1,1 --out runs/first
       ownpace train --config runs/first/config.json --lr 0.1
+      ownpace train --resume runs/first
 
-    Results go into a folder: config.json, events.jsonl, model.safetensors, summary.json, figure.png.
+    Results go into a folder: config.json, events.jsonl, checkpoints, model.safetensors, summary.json, figure.png.
     """
     show_logs(verbose)
     if insecure:  # of this start, not of the run: no configuration file should say it
         os.environ["OWNPACE_INSECURE"] = "1"
-    described = given.config(config)
+    resumption = _resumption(resume, config, given)
+    described = given.config(config) if resumption is None else resumption.config
     name = label(described.algorithm)
-    folder = options.folder_for(out, name, label(described.task))
+    out = resumption.run if out is None and resumption is not None else out
     # Otherwise each process would make up a folder: its name has the time at which it was asked for.
     if described.log_files and out is None and num_ranks() is not None:
         raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
     if not is_main_process():  # another rank of torchrun's speaks for the run
-        error = execute(described, out).error
+        error = execute(described, out, resumption=resumption).error
         raise SystemExit(0 if error is None else error.exit_code)
+    folder = options.folder_for(out, name, label(described.task))
+    result, outline = _run(described, folder, resumption, overwrite=overwrite)
+    if as_json:
+        typer.echo(json.dumps(result.as_dict()))
+    else:
+        _show(result, {name: outline} if described.detail else {})
+    if result.error is not None:
+        if (hint := result.how_to_go_on()) is not None:
+            typer.echo(f"ownpace: {hint}", err=True)
+        raise result.error
+
+
+def _run(config: Config, folder: Path, resumption: Resumption | None, *, overwrite: bool) -> tuple[Result, RunOutline]:
+    """Run it with a bar that shows how far it is."""
     with Live(Console(stderr=True)) as live:
-        bar = live.add(name)
+        bar = live.add(label(config.algorithm))
         result = execute(
-            described,
+            config,
             folder,
             overwrite=overwrite,
+            resumption=resumption,
             on_start=bar.on_start,
             on_event=bar.on_event,
             on_progress=bar.on_progress,
         )
         bar.close(result.summary.reason)
-    if as_json:
-        typer.echo(json.dumps(result.as_dict()))
-    else:
-        _show(result, name, folder, with_figure=described.detail)
-    if result.error is not None:
-        raise result.error
+    return result, bar.outline
 
 
-def _show(result: Result, name: str, folder: Path, *, with_figure: bool) -> None:
+def _resumption(resume: Path | None, config: Path | None, given: options.Given) -> Resumption | None:
+    """What the run goes on from, if it is to."""
+    if resume is None:
+        return None
+    if config is not None:
+        raise InputError(f"--resume takes the run's own configuration, but --config was given {config}; drop one")
+    return find_resumption(resume, given.fields)
+
+
+def _show(result: Result, figure: Mapping[str, RunOutline]) -> None:
     console = Console()
     console.print(comparison_table([result.summary]))
-    if with_figure:
-        draw({name: list(read_events(folder / EVENTS))}, folder / "figure.png", console)
-    console.print(f"results in {folder}", markup=False)
+    if result.folder is None:
+        return
+    if figure:
+        draw(figure, result.folder / FIGURE, console)
+    console.print(f"results in {result.folder}", markup=False)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeVar, Union
 
-from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.contract.errors import InputError, shown, unknown
 
 T = TypeVar("T")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", types.NoneType: "None"}
 _WORDS[Mapping] = "a mapping of names to values"
+LARGEST = 10**15
+"""No number that a user gives may be larger: neither counts nor sums of floats are exact far beyond, and nothing that
+is that long comes to an end."""
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -51,7 +55,7 @@ def convert(value: object, hint: object, where: str) -> object:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if value not in options:
-            raise InputError(f"{where} is {value!r}; allowed: {', '.join(map(str, options))}")
+            raise InputError(f"{where} is {shown(value)}; allowed: {', '.join(map(str, options))}")
         return value
     if origin in (Union, types.UnionType):
         # The word, because the command line has no other way to give None.
@@ -71,7 +75,7 @@ def convert(value: object, hint: object, where: str) -> object:
     else:
         if fits(value, hint):
             return value
-    raise InputError(f"{where} is {value!r}; it must be {describe_type(hint)}")
+    raise InputError(f"{where} is {shown(value)}; it must be {describe_type(hint)}")
 
 
 def fits(value: object, hint: object) -> bool:
@@ -149,12 +153,21 @@ def _required(field: dataclasses.Field[object]) -> bool:
 def positive(**values: float | None) -> None:
     """Check that each named value, if given, is a finite number above zero."""
     for name, value in values.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"{name} is {value}; it must be a finite number above 0")
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"{name} is {shown(value)}; it must be a finite number above 0")
+    at_most(LARGEST, **values)
 
 
 def not_negative(**values: float | None) -> None:
     """Check that each named value, if given, is a finite number of at least zero."""
     for name, value in values.items():
-        if value is not None and not 0 <= value < float("inf"):
-            raise InputError(f"{name} is {value}; it must be a finite number of at least 0")
+        if value is not None and not 0 <= value < math.inf:
+            raise InputError(f"{name} is {shown(value)}; it must be a finite number of at least 0")
+    at_most(LARGEST, **values)
+
+
+def at_most(largest: float, **values: float | None) -> None:
+    """Check that no named value is larger."""
+    for name, value in values.items():
+        if value is not None and value > largest:
+            raise InputError(f"{name} is {shown(value)}; it must be at most {largest:,}")

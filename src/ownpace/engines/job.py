@@ -11,17 +11,19 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError, OwnpaceError
+from ownpace.core.contract.errors import InputError, OwnpaceError, shown
 from ownpace.core.contract.events import Groups, Run
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.learning.task import Task
-from ownpace.core.settings import positive
+from ownpace.core.settings import at_most, positive
 from ownpace.fleet import Fleet, ServerMachine
 
 Evaluate = Literal["during", "after"]
 Precision = Literal["float32", "bfloat16", "float16"]
+MOST_SECONDS = 1e12
+"""Of a run in virtual time, too: far beyond, a clock that counts seconds cannot tell steps apart."""
 OnFailure = Literal["continue", "restart", "stop"]
 OnCheckpoint = Callable[[PlainState], None]
 """Gets the state of a run between two of its generations, when nothing is in flight."""
@@ -132,6 +134,7 @@ class Job:
             max_workers=self.max_workers,
             checkpoint_every=self.checkpoint_every,
         )
+        at_most(MOST_SECONDS, seconds=self.seconds)
         self._check_end()
         self._check_workers()
         self._check_batches()
@@ -149,6 +152,13 @@ class Job:
             )
         if self.target is None and self.stop_at_target:
             raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
+        if self.samples is not None and self.fleet.paced and self.seconds is None:
+            seconds = self.samples / sum(each.count * (each.samples_per_s or 1.0) for each in self.fleet.machine)
+            if seconds > MOST_SECONDS:
+                raise InputError(
+                    f"{self.samples} samples would take the fleet {seconds:.3g} s; give fewer, or a time to stop at "
+                    f"(seconds, at most {MOST_SECONDS:g})"
+                )
         shape = self.optimizer.schedule.shape
         if self.samples is None and shape != "constant":
             raise InputError(
@@ -176,7 +186,11 @@ class Job:
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
                 "make it smaller or leave it out"
             )
-        num_train = len(self.task.train_samples())
+        num_train, num_test = len(self.task.train_samples()), len(self.task.test_samples())
+        if not num_train or not num_test:
+            raise InputError(
+                f"the task has {num_train} samples to train on and {num_test} to test on; it needs some of both"
+            )
         if self.batch_size > num_train:
             raise InputError(
                 f"batch_size is {self.batch_size}, more than the {num_train} training samples; use at most {num_train}"
@@ -189,15 +203,15 @@ class Job:
 
     def _check_device(self) -> None:
         """Raise if gradients cannot be computed there."""
-        if self.cuda_graphs and torch.device(self.device).type != "cuda":
-            raise InputError(f"cuda_graphs needs a GPU, but device is '{self.device}'; use device cuda, or drop it")
         try:
             # A value is really made there and read: torch accepts the names of devices that are not present.
             torch.zeros(1, device=self.device).item()
-        # AssertionError is what torch raises where it was built without CUDA.
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"device '{self.device}' cannot be used: {reason}; use cpu") from None
+        # AssertionError is what torch raises where it was built without CUDA; for names that are none it has others.
+        except (RuntimeError, AssertionError, NotImplementedError, ValueError, TypeError, OverflowError) as error:
+            reason = str(error).splitlines()[0][:200]
+            raise InputError(f"device {shown(self.device)} cannot be used: {reason}; use cpu") from None
+        if self.cuda_graphs and torch.device(self.device).type != "cuda":
+            raise InputError(f"cuda_graphs needs a GPU, but device is '{self.device}'; use device cuda, or drop it")
 
 
 @dataclass(frozen=True)

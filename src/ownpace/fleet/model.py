@@ -9,13 +9,20 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
 
-from ownpace.core.contract.errors import InputError
-from ownpace.core.settings import not_negative, positive
+from ownpace.core.contract.errors import InputError, listed, shown
+from ownpace.core.settings import at_most, not_negative, positive
 
 MEAN_ABS_NORMAL = math.sqrt(2 / math.pi)
 """E|N(0,1)|: a micro-batch takes 1 + jitter times this as long on average."""
 
 MOST_WORKERS = 1_000_000
+SLOWEST, FASTEST = 1e-6, 1e9
+"""Of paces, in samples per second: beyond, a step is smaller than what a clock of seconds can tell apart."""
+WIDEST = 1e6
+"""How many times faster than another a machine may be: while one computes once, the other computes that often."""
+LATEST_S = 1e12
+LONGEST_NAME = 64
+"""Bytes: names become those of files and addresses of messages, which end at 255."""
 FaultKind = Literal["kill", "pause", "cut"]
 
 
@@ -29,7 +36,10 @@ class Slowdown:
 
     def __post_init__(self) -> None:
         not_negative(from_s=self.from_s, until_s=self.until_s)
+        at_most(LATEST_S, from_s=self.from_s, until_s=self.until_s)
         positive(factor=self.factor)
+        if not 1 / WIDEST <= self.factor <= WIDEST:
+            raise InputError(f"factor is {self.factor}; it must be between {1 / WIDEST:g} and {WIDEST:g}")
         if not self.from_s < self.until_s:
             raise InputError(f"from_s is {self.from_s} and until_s is {self.until_s}; until_s must be later")
 
@@ -52,16 +62,16 @@ class Machine:
     def __post_init__(self) -> None:
         positive(samples_per_s=self.samples_per_s, count=self.count)
         not_negative(jitter=self.jitter, io_s_per_sample=self.io_s_per_sample)
+        at_most(1000, jitter=self.jitter)
+        at_most(1 / SLOWEST, io_s_per_sample=self.io_s_per_sample)
+        if self.samples_per_s is not None and not SLOWEST <= self.samples_per_s <= FASTEST:
+            raise InputError(f"samples_per_s is {self.samples_per_s}; it must be between {SLOWEST:g} and {FASTEST:g}")
         if self.samples_per_s is None and (self.jitter or self.io_s_per_sample or self.slowdown):
             raise InputError(
                 f"machine '{self.name}' has no samples_per_s, but jitter, io_s_per_sample or slow-downs, which change "
                 "a pace; give it one, or leave those out"
             )
-        # Nodes are found by their names, and these are those of servers and communicators.
-        if self.name in ("", "server", "communicator"):
-            raise InputError(f"name is '{self.name}', which is reserved; choose another or leave it out")
-        if self.count > MOST_WORKERS:
-            raise InputError(f"count is {self.count}; at most {MOST_WORKERS:,} machines can be simulated")
+        _check_name(self.name)
         spans = sorted(self.slowdown, key=lambda slow: slow.from_s)
         for earlier, later in pairwise(spans):
             if later.from_s < earlier.until_s:
@@ -89,6 +99,8 @@ class Network:
     def __post_init__(self) -> None:
         positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
         not_negative(latency_s=self.latency_s)
+        at_most(1e6, latency_s=self.latency_s)
+        _check_bandwidth(self.bandwidth_bytes_per_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +114,7 @@ class ServerMachine:
 
     def __post_init__(self) -> None:
         positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+        _check_bandwidth(self.bandwidth_bytes_per_s)
         not_negative(host=self.host)
 
 
@@ -187,7 +200,16 @@ class Fleet:
     def __post_init__(self) -> None:
         if not self.machine:
             raise InputError("the fleet has no workers; give it at least one [[machine]]")
-        known = [worker.name for worker in self.workers]
+        # Before they are made: so many would not fit into memory.
+        if (count := sum(machine.count for machine in self.machine)) > MOST_WORKERS:
+            raise InputError(f"the fleet has {shown(count)} workers; at most {MOST_WORKERS:,} can be simulated")
+        paces = [machine.samples_per_s for machine in self.machine if machine.samples_per_s is not None]
+        if paces and max(paces) > WIDEST * min(paces):
+            raise InputError(
+                f"the paces of the fleet are {min(paces):g} to {max(paces):g} samples/s; "
+                f"the fastest may be {WIDEST:,.0f} times as fast as the slowest, at most"
+            )
+        known = {worker.name for worker in self.workers}
         for fault in self.fault:
             num_servers = max(1, len(self.server))
             if fault.server is not None and fault.server >= num_servers:
@@ -196,35 +218,40 @@ class Fleet:
                     "give it more [[server]] tables, or name another"
                 )
             if fault.server is None and fault.worker not in known:
+                names = listed([worker.name for worker in self.workers], 8)
                 raise InputError(
-                    f"a fault names the worker '{fault.worker}', which is not in the fleet; known: {', '.join(known)}"
+                    f"a fault names the worker {shown(fault.worker)}, which is not in the fleet; known: {names}"
                 )
 
     @cached_property
     def workers(self) -> tuple[WorkerMachine, ...]:
         """Every worker, in the order of the file: its index is its rank."""
         numbers: Counter[str] = Counter()
+        pauses, away = self._pauses(), self._away()
         workers = []
         for machine in self.machine:
             for _ in range(machine.count):
                 name = f"{machine.name}-{numbers[machine.name]}"
                 numbers[machine.name] += 1
-                workers.append(WorkerMachine(name, machine, self._pauses(name), self._away(name)))
+                workers.append(WorkerMachine(name, machine, tuple(pauses.get(name, ())), tuple(away.get(name, ()))))
         return tuple(workers)
 
-    def _pauses(self, name: str) -> tuple[tuple[float, float], ...]:
-        return tuple(
-            (fault.at_s, fault.back_at_s)
-            for fault in self.fault
-            if fault.worker == name and fault.kind == "pause" and fault.back_at_s is not None
-        )
+    def _pauses(self) -> dict[str, list[tuple[float, float]]]:
+        """Of each worker, from when until when."""
+        pauses: dict[str, list[tuple[float, float]]] = {}
+        for fault in self.fault:
+            if fault.kind == "pause" and fault.back_at_s is not None:
+                pauses.setdefault(fault.worker, []).append((fault.at_s, fault.back_at_s))
+        return pauses
 
-    def _away(self, name: str) -> tuple[tuple[float, float], ...]:
-        return tuple(
-            (fault.at_s, math.inf if fault.back_at_s is None else fault.back_at_s)
-            for fault in self.fault
-            if fault.worker == name and fault.kind != "pause"
-        )
+    def _away(self) -> dict[str, list[tuple[float, float]]]:
+        """Of each worker, from when until when it is not in the fleet."""
+        away: dict[str, list[tuple[float, float]]] = {}
+        for fault in self.fault:
+            if fault.kind != "pause":
+                back_s = math.inf if fault.back_at_s is None else fault.back_at_s
+                away.setdefault(fault.worker, []).append((fault.at_s, back_s))
+        return away
 
     @property
     def paced(self) -> bool:
@@ -238,3 +265,21 @@ class Fleet:
         only where it is slower than computing, since it can be hidden behind that.
         """
         return sum(worker.machine.mean_samples_per_s * worker.mean_rate(until_s) for worker in self.workers)
+
+
+def _check_name(name: str) -> None:
+    # Nodes are found by their names, and these are those of servers and communicators.
+    if name in ("", "server", "communicator"):
+        raise InputError(f"name is '{name}', which is reserved; choose another or leave it out")
+    # Names stand in addresses of messages, in names of log files and on terminals.
+    if len(name.encode(errors="replace")) > LONGEST_NAME or not name.isprintable() or "/" in name or name[0] in ".-":
+        raise InputError(
+            f"name is {shown(name)}; it must have at most {LONGEST_NAME} bytes, all of them printable, "
+            "without /, and begin neither with . nor with -"
+        )
+
+
+def _check_bandwidth(bandwidth_bytes_per_s: float | None) -> None:
+    """Raise if a link is so slow that nothing ever passes it."""
+    if bandwidth_bytes_per_s is not None and bandwidth_bytes_per_s < 1:
+        raise InputError(f"bandwidth_bytes_per_s is {bandwidth_bytes_per_s}; it must be at least 1")

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.bounded_read import read_bounded
+from ownpace.core.contract.errors import InputError, shown, unknown
 from ownpace.core.settings import build
 from ownpace.fleet.model import Fleet, Machine, Network, PlannedFault, ServerMachine, Slowdown
 from ownpace.fleet.presets import PRESETS, paces
@@ -18,6 +19,8 @@ HELP = (
     "a preset, relative paces such as 4,2,1,1 (1 is 1000 samples/s), x4 for four workers at full speed, "
     "or a file ending in .toml"
 )
+MOST_BYTES = 16 << 20
+"""Of a fleet file."""
 T = TypeVar("T")
 
 
@@ -31,8 +34,9 @@ def read_fleet(text: str) -> Fleet:
         return PRESETS[text][1]
     if text.endswith(".toml"):
         return read_toml(Path(text))
-    if text[:1] == "x" and text[1:].isdigit() and int(text[1:]) > 0:
-        return full_speed(int(text[1:]))
+    if text[:1] == "x" and text[1:].isascii() and text[1:].isdigit() and text[1:].strip("0"):
+        # Of any number of digits: a long one is too many workers, whatever it is.
+        return full_speed(int(text[1:12]))
     # An empty text counts as a list of paces, too: that error shows how one is written.
     if text[:1].isdigit() or text[:1] in "-.+,":
         return _shorthand(text)
@@ -48,10 +52,12 @@ def _shorthand(text: str) -> Fleet:
     try:
         relative = [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"fleet '{text}' is not a list of paces; write numbers and commas, as in 4,2,1,1") from None
+        raise InputError(
+            f"fleet {shown(text)} is not a list of paces; write numbers and commas, as in 4,2,1,1"
+        ) from None
     if not all(0 < pace < float("inf") for pace in relative):
         raise InputError(
-            f"fleet '{text}' has a pace that is not a finite number above 0; every pace must be, as in 4,2,1,1"
+            f"fleet {shown(text)} has a pace that is not a finite number above 0; every pace must be, as in 4,2,1,1"
         )
     return paces(*(pace * SHORTHAND_SAMPLES_PER_S for pace in relative), jitter=0.0)
 
@@ -63,13 +69,16 @@ def read_toml(path: Path) -> Fleet:
         InputError: The file cannot be read, is not TOML, or holds something a fleet does not have.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        # With the mark that some editors put in front.
+        content = tomllib.loads(read_bounded(path, MOST_BYTES).decode("utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"fleet file {path} does not exist; give a path, or {HELP}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"fleet file {path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"fleet file {path} is not valid TOML: {error}; see docs/fleets.md for an example") from None
+    # Also numbers of thousands of digits, and tables in tables in tables.
+    except (ValueError, RecursionError) as error:
+        reason = str(error)[:200]
+        raise InputError(f"fleet file {path} is not valid TOML: {reason}; see docs/fleets.md for an example") from None
     try:
         return fleet_from(content)
     except InputError as error:

@@ -72,12 +72,17 @@ class SummaryBuilder:
     def __init__(self) -> None:
         self._run: Run | None = None
         self._end: End | None = None
-        self._evaluations: list[Evaluation] = []
+        # Not all evaluations: there may be very many of them.
+        self._last: Evaluation | None = None
+        self._best_accuracy: float | None = None
+        self._reached: list[tuple[float, float]] = []
+        """Accuracies that were better than all before, and when."""
 
     def take(self, event: Event) -> None:
         """Look at one more event."""
         if isinstance(event, Evaluation):
-            self._evaluations.append(event)
+            self._last = event
+            self._note(event)
         elif isinstance(event, Run):
             self._run = event
         elif isinstance(event, End):
@@ -93,8 +98,7 @@ class SummaryBuilder:
         if run is None or end is None:
             missing = "first" if run is None else "last"
             raise InputError(f"the events lack their {missing} record; was the run cut off?")
-        scores = [e.accuracy for e in self._evaluations if e.accuracy is not None]
-        sums = end.sums
+        last, sums = self._last, end.sums
         # A run that ended at once has no rate, rather than an infinite one.
         rate = sums.samples / sums.seconds if sums.seconds > 0 else 0.0
         return Summary(
@@ -110,9 +114,9 @@ class SummaryBuilder:
             samples_per_s=rate,
             share_of_limit=rate / sums.limit_samples_per_s if rate else 0.0,
             limit_samples_per_s=sums.limit_samples_per_s,
-            accuracy=self._evaluations[-1].accuracy if self._evaluations else None,
-            best_accuracy=max(scores, default=None),
-            loss=self._evaluations[-1].loss if self._evaluations else None,
+            accuracy=None if last is None else last.accuracy,
+            best_accuracy=self._best_accuracy,
+            loss=None if last is None else last.loss,
             target=run.target,
             time_to_target=self._time_to(run.target),
             staleness=Staleness(sums.staleness_mean, sums.staleness_max),
@@ -122,11 +126,15 @@ class SummaryBuilder:
             code=end.code,
         )
 
+    def _note(self, event: Evaluation) -> None:
+        best = self._best_accuracy
+        if event.accuracy is not None and (best is None or event.accuracy > best):
+            self._best_accuracy = event.accuracy
+            self._reached.append((event.accuracy, event.t))
+
     def _time_to(self, target: float | None) -> float | None:
-        if target is None:
-            return None
-        reached = (e.t for e in self._evaluations if e.accuracy is not None and e.accuracy >= target)
-        return next(reached, None)
+        # The first that is at least the target is also better than all before.
+        return None if target is None else next((t for accuracy, t in self._reached if accuracy >= target), None)
 
 
 def summarize(events: Iterable[Event]) -> Summary:

@@ -1,14 +1,23 @@
 """One run from its description to its files: what the command line and `ownpace.train` both do.
 
-config        the description of a run, as users give it, with the help of each field
+config        the description of a run, as users give it, with the help of each field (`help`)
 names         from names to algorithms, tasks and optimizers, and back
 config_file   the description as JSON, and read again
+place         where a run may be written, so that nothing of the user's is lost
 folder        the files of one run
+event_log     its events on their way to the disk
+checkpoints   its checkpoints, and who writes them
+resume        which checkpoint a run goes on from, and what may change
+resumed_folder  the files of a run that goes on
+recording     what becomes of events and checkpoints as they come
 execution     the description carried out: `execute`, and `train` in one call
 """
 
+from ownpace.core.contract.event_file import EVENTS
 from ownpace.run.config import CONFIG, Config
-from ownpace.run.execution import Result, execute, train
-from ownpace.run.folder import EVENTS, MODEL, SUMMARY, RunFolder
+from ownpace.run.execution import execute, train
+from ownpace.run.folder import RunFolder
+from ownpace.run.place import MODEL, SUMMARY
+from ownpace.run.recording import Result
 
 __all__ = ["CONFIG", "EVENTS", "MODEL", "SUMMARY", "Config", "Result", "RunFolder", "execute", "train"]

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.plain_state import PlainState
-from ownpace.core.learning.state_file import PART, StateFile, read_state, write_state
+from ownpace.core.learning.state_file import StateFile, read_state, write_state
+from ownpace.run.place import CHECKPOINTS
 
-CHECKPOINTS = "checkpoints"
 DAMAGED = ".damaged"
 """What the name of a checkpoint that could not be read ends with, once a run has gone on from an older one."""
 _NAME = re.compile(r"(\d{15,})\.safetensors")
-_UNFINISHED = re.compile(rf"{_NAME.pattern}{re.escape(PART)}[0-9a-f]{{8}}")
+_UNFINISHED = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{8}}\.part")
+"""As `whole_file` calls a file while it is being written."""
 _logger = logging.getLogger(__name__)
 
 
@@ -68,14 +69,22 @@ class Checkpoints:
 
     def remove(self, newer_than: Path | None = None) -> None:
         """Remove those that a run which replaces this one, or goes on from before them, will not have."""
-        for path in self.newest_first():
-            if newer_than is None or samples_of(path) > samples_of(newer_than):
+        if not self.folder.is_dir():
+            return
+        for path in self.folder.iterdir():
+            if _is_ours(path.name) and (newer_than is None or samples_of(path) > samples_of(newer_than)):
                 path.unlink(missing_ok=True)
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+def _is_ours(name: str) -> bool:
+    return bool(_NAME.fullmatch(name.removesuffix(DAMAGED)) or _UNFINISHED.fullmatch(name))
 
 
 def samples_of(path: Path) -> int:
     """How far the run was, from a checkpoint's name."""
-    found = _NAME.match(path.name)
+    found = _NAME.search(path.name)
     return int(found[1]) if found else 0
 
 
@@ -104,14 +113,14 @@ class CheckpointWriter:
     checkpoints rarer, and never more than two of them are in memory. A checkpoint that cannot be written is a warning.
     """
 
-    def __init__(self, checkpoints: Checkpoints, *, kept: int, in_background: bool) -> None:
+    def __init__(self, checkpoints: Checkpoints, *, kept: int, in_background: bool, last: Path | None = None) -> None:
         self._checkpoints = checkpoints
         self._kept = kept
         self._in_background = in_background
         self._lock = threading.Lock()
         self._waiting: _Waiting | None = None
         self._thread: threading.Thread | None = None
-        self.last: Path | None = None
+        self.last = last
         """The latest that is whole."""
 
     def take(self, samples: int, state: PlainState, about: Mapping[str, object]) -> None:

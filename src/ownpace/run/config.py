@@ -10,37 +10,25 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from ownpace.algorithms import ALGORITHMS, DEFAULT
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.contract.errors import InputError, shown, unknown
 from ownpace.core.learning.optimizer import ELEMENTWISE, Build, OptimizerSpec
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.learning.schedule import Schedule, ScheduleShape
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import choices, describe_type, fits, not_negative, positive, values_of
+from ownpace.core.whole_file import write_text
 from ownpace.engines import Job, num_ranks
 from ownpace.engines.job import Evaluate, OnFailure, Precision
 from ownpace.fleet import PRESETS, Fleet, read_fleet
 from ownpace.run import config_file
+from ownpace.run.help import FAIL, LEARN, RUN, STOP, WRITE, Help
 from ownpace.run.names import algorithm_of, label, optimizer_of, task_of
 from ownpace.tasks import TASKS
 
 CONFIG = "config.json"
 DEFAULT_EPOCHS = 20
 MOST_SAMPLES = 10**15
-RUN, LEARN, STOP, WRITE = "What to run", "How to learn", "When to stop", "What to write"
-FAIL = "When machines fail"
 Engine = Literal["virtual", "process"]
-
-
-@dataclass(frozen=True)
-class Help:
-    """One field of a run's description, in a sentence, and how the command line offers it."""
-
-    text: str
-    panel: str
-    """The heading that it is listed under."""
-    option: str | None = None
-    """Names of the option, if they are not the field's: `-p/--parameter`."""
-    metavar: str | None = None
 
 
 def _names(names: Iterable[str]) -> str:
@@ -131,6 +119,15 @@ class Config:
     detail: Annotated[
         bool, Help("Record each computation, transfer and wait, not only evaluations and sums.", WRITE)
     ] = True
+    events_limit_mb: Annotated[
+        int,
+        Help(
+            "Of longer records, keep the detail of the beginning and of the end; 0: no limit.",
+            WRITE,
+            "--events-limit",
+            "MB",
+        ),
+    ] = 128
     log_files: Annotated[bool, Help("On processes: write one log file per node into the run's folder.", WRITE)] = False
 
     def __post_init__(self) -> None:
@@ -154,7 +151,7 @@ class Config:
 
     def save(self, path: str | Path) -> None:
         """Write a file that `load` reads."""
-        Path(path).write_text(config_file.to_text(values_of(self)), encoding="utf-8")
+        write_text(Path(path), config_file.to_text(values_of(self)))
 
     def override(self, **changes: object) -> Config:
         """The same but for these fields.
@@ -291,4 +288,4 @@ def _check(name: str, value: object, hint: object) -> None:
     if known and isinstance(value, str):
         raise unknown(name, value, known)
     example = ', as in fleet="4,2,1,1"' if name == "fleet" else ""
-    raise InputError(f"{name} is {value!r}; it must be {describe_type(hint)}{example}")
+    raise InputError(f"{name} is {shown(value)}; it must be {describe_type(hint)}{example}")

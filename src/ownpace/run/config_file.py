@@ -8,14 +8,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from ownpace.core.bounded_read import read_bounded
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.contract.errors import InputError, shown, unknown
 from ownpace.core.learning.task import Task
 from ownpace.core.version import __version__
 from ownpace.fleet import Fleet, fleet_from
 from ownpace.run.names import CannotBeNamedError, name_of, recipe_of
 
 FORMAT = 1
+MOST_BYTES = 1 << 27
 _OBJECT, _WHY = "object", "cannot_be_saved_because"
 _logger = logging.getLogger(__name__)
 
@@ -76,7 +78,8 @@ def read(path: Path, known: Collection[str], instead: Mapping[str, object]) -> d
         value = fields.get(name)
         if isinstance(value, Mapping):
             raise InputError(
-                f"{path}: the {name} was {value.get(_OBJECT)}, which cannot be made again: {value.get(_WHY)}; "
+                f"{path}: the {name} was {str(value.get(_OBJECT))[:200]}, which cannot be made again: "
+                f"{str(value.get(_WHY))[:200]}; "
                 f"give another {name}, or run it from Python"
             )
     fleet = fields.get("fleet")
@@ -88,27 +91,35 @@ def read(path: Path, known: Collection[str], instead: Mapping[str, object]) -> d
     return fields
 
 
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number that JSON has")
+
+
 def _content(path: Path) -> dict[str, object]:
     """The fields in the file, its format and version checked and taken out."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_bounded(path, MOST_BYTES).decode("utf-8-sig"), parse_constant=_refuse)
     except FileNotFoundError:
         raise InputError(f"there is no file {path}; give the config.json of a run") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}; give the config.json of a run") from None
-    except ValueError as error:  # not UTF-8, or not JSON
-        raise InputError(f"{path} is not JSON: {error}; give the config.json of a run") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, or not JSON
+        raise InputError(f"{path} is not JSON: {str(error)[:200]}; give the config.json of a run") from None
     # The format first: of another one, nothing that follows can be relied on.
     if not isinstance(content, dict) or "format" not in content:
         raise InputError(f'{path} does not describe a run: it has no "format"; give the config.json of a run')
     if (given := content.pop("format")) != FORMAT:
+        writer = str(content.get("ownpace", "(unknown)"))[:40]
         raise InputError(
-            f"{path} has format {given!r}, but this is ownpace {__version__}, which reads format {FORMAT}; "
-            f"it was written by ownpace {content.get('ownpace', '(unknown)')}: use that version, or write it anew"
+            f"{path} has format {shown(given)}, but this is ownpace {__version__}, which reads format {FORMAT}; "
+            f"it was written by ownpace {writer}: use that version, or write it anew"
         )
     # Another version is only a warning: the format is the same, and most runs will be, too.
     if (version := content.pop("ownpace", __version__)) != __version__:
         _logger.warning(
-            "%s was written by ownpace %s; this is %s, which may run it differently", path, version, __version__
+            "%s was written by ownpace %s; this is %s, which may run it differently",
+            path,
+            str(version)[:40],
+            __version__,
         )
     return content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,32 +10,21 @@ from typing import ParamSpec, TypeVar, get_type_hints
 
 from ownpace.algorithms import ALGORITHMS
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError, OwnpaceError, unknown
+from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.contract.events import Event
 from ownpace.core.learning.task import Task
 from ownpace.engines import ENGINES, Job, Outcome, is_main_process
 from ownpace.engines.job import OnProgress
-from ownpace.report.summary import Summary, SummaryBuilder
+from ownpace.run.checkpoints import Checkpoints, CheckpointWriter
 from ownpace.run.config import Config, help_of
 from ownpace.run.folder import RunFolder
+from ownpace.run.recording import Recording, Result
+from ownpace.run.resume import Resumption, find_resumption
+from ownpace.run.resumed_folder import ResumedFolder
 from ownpace.tasks import TASKS
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came out of a run."""
-
-    summary: Summary
-    wall_seconds: float
-    error: OwnpaceError | None
-    folder: Path | None
-
-    def as_dict(self) -> dict[str, object]:
-        """The summary and the wall-clock time, ready for JSON."""
-        return {**self.summary.as_dict(), "wall_seconds": self.wall_seconds, "out": self.folder and str(self.folder)}
 
 
 def execute(
@@ -44,6 +32,7 @@ def execute(
     out: Path | None = None,
     *,
     overwrite: bool = False,
+    resumption: Resumption | None = None,
     job: Job | None = None,
     on_start: Callable[[Job], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -55,63 +44,77 @@ def execute(
         config: What to run.
         out: The run's folder (None: nothing is written).
         overwrite: Whether the folder may hold an earlier run, which is then replaced.
-        job: `config.job(out)`, if that was called before to find bad input early (None: it is called here).
+        resumption: What the run goes on from, whose `config` is then the first argument (None: it begins).
+        job: `config.job(out)`, if that was called before to find bad input early.
         on_start: Gets the job before it runs.
         on_event: Gets every event.
         on_progress: Called now and then with the samples so far and the engine's time.
 
     Returns:
-        The result. An error of the run itself (divergence, a dead machine, Ctrl-C) is in it; bad input raises.
+        The result. An error of the run itself (divergence, a dead machine, Ctrl-C, a full disk) is in it; bad input
+        raises.
     """
     job = job or config.job(out)
-    if not is_main_process():
-        out = None  # rank 0 writes
-    with RunFolder(out, overwrite=overwrite) as folder:
+    if resumption is not None:
+        job = replace(job, resume_from=resumption.file.state)
+    with _folder(config, out, resumption, overwrite=overwrite) as folder:
         try:
             # Before the run: one that is cut off can then be repeated.
-            folder.write_config(config.resolved(job))
+            folder.write_config(resolved := config.resolved(job))
+            recording = Recording(folder, resolved, _writer(folder, config), resumption, on_event)
+            job = replace(job, on_checkpoint=recording.on_checkpoint)
             if on_start is not None:
                 on_start(job)
-            outcome, result = _run(job, config.engine_name, folder, on_event, on_progress)
+            with recording:
+                outcome = ENGINES[config.engine_name](job, recording.emit, on_progress)
+            result = recording.result(outcome)
         except InputError:  # which could not be found earlier
             folder.discard()
             raise
-        folder.write_result(result.as_dict(), outcome.model)
-    return result
+        return _written(result, outcome, folder)
 
 
-def _run(
-    job: Job,
-    engine: str,
-    folder: RunFolder,
-    on_event: Callable[[Event], None] | None,
-    on_progress: OnProgress | None,
-) -> tuple[Outcome, Result]:
-    """Let the engine run the job, its events counted, written and shown as they come."""
-    started = time.perf_counter()
-    builder = SummaryBuilder()
+def _written(result: Result, outcome: Outcome, folder: RunFolder | ResumedFolder) -> Result:
+    """The result, once it is in the folder."""
+    if result.error is not None and folder.keep_earlier():
+        return replace(result, folder=None)
+    missing = folder.write_result(result.as_dict(), outcome.model)
+    return result if missing is None else replace(result, error=result.error or missing)
 
-    def emit(event: Event) -> None:
-        # Counted and written before it is shown: if the handler raises, the record is not lost.
-        builder.take(event)
-        folder.write_event(event)
-        if on_event is not None:
-            on_event(event)
 
-    outcome = ENGINES[engine](job, emit, on_progress)
-    summary = builder.summary()
-    if outcome.error is not None:
-        # An error that the last record does not know: replicas that differ are found after it was written.
-        summary = replace(summary, code=outcome.error.code)
-    return outcome, Result(summary, time.perf_counter() - started, outcome.error, folder.path)
+def _folder(
+    config: Config, out: Path | None, resumption: Resumption | None, *, overwrite: bool
+) -> RunFolder | ResumedFolder:
+    if not is_main_process():
+        return RunFolder(None, overwrite=False)  # rank 0 writes
+    if out is None and config.checkpoint_every:
+        raise InputError(
+            f"checkpoint_every is {config.checkpoint_every}, but there is no folder to write to; name one with out"
+        )
+    if resumption is None or out is None:
+        return RunFolder(out, overwrite=overwrite, events_limit_mb=config.events_limit_mb)
+    return ResumedFolder(resumption, out, overwrite=overwrite, events_limit_mb=config.events_limit_mb)
+
+
+def _writer(folder: RunFolder | ResumedFolder, config: Config) -> CheckpointWriter | None:
+    """Who writes checkpoints, if any are to be made."""
+    on_processes = config.engine_name == "process"
+    wanted = on_processes if config.checkpoint_every is None else config.checkpoint_every > 0
+    if folder.path is None or not wanted:
+        return None
+    # In virtual time nobody waits for the disk, and a run must not depend on how fast that is.
+    return CheckpointWriter(
+        Checkpoints(folder.path), kept=config.checkpoints_kept, in_background=on_processes, last=folder.checkpoint
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _TrainArguments(Config):
-    """What `train` takes: the fields of `Config`, and where to write."""
+    """What `train` takes: the fields of `Config`, where to write, and what to go on from."""
 
     out: str | Path | None = None
     overwrite: bool = False
+    resume: str | Path | None = None
 
 
 def _takes(arguments: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
@@ -134,13 +137,20 @@ def _takes(arguments: Callable[P, object]) -> Callable[[Callable[..., T]], Calla
 
 
 @_takes(_TrainArguments)
-def train(*positional: object, out: str | Path | None = None, overwrite: bool = False, **fields: object) -> Result:
+def train(
+    *positional: object,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    resume: str | Path | None = None,
+    **fields: object,
+) -> Result:
     """Train, in one call: `ownpace.train(algorithm="sync", task="digits", fleet="4,2,1,1", epochs=5)`.
 
     Args:
         *positional: Nothing: all arguments are given by name.
         out: The run's folder (None: nothing is written).
         overwrite: Whether that folder may hold an earlier run.
+        resume: The folder of a run to go on with, or a checkpoint in it. Fields are then those that change.
         **fields: The fields of `ownpace.Config`.
 
     Raises:
@@ -151,13 +161,20 @@ def train(*positional: object, out: str | Path | None = None, overwrite: bool = 
     """
     if positional:
         raise InputError(f"train was given {positional[0]!r} without a name; {_meant(positional[0])}")
-    known = [*Config.__dataclass_fields__, "out", "overwrite"]
+    known = [*Config.__dataclass_fields__, "out", "overwrite", "resume"]
     for name in fields:
         if name not in known:
             raise unknown("argument", name, known)
-    make: Callable[..., Config] = Config
-    result = execute(make(**fields), None if out is None else Path(out), overwrite=overwrite)
+    folder = None if out is None else Path(out)
+    if resume is None:
+        make: Callable[..., Config] = Config
+        result = execute(make(**fields), folder, overwrite=overwrite)
+    else:
+        found = find_resumption(resume, fields)
+        result = execute(found.config, folder or found.run, overwrite=overwrite, resumption=found)
     if result.error is not None:
+        if (hint := result.how_to_go_on()) is not None:
+            result.error.add_note(hint)
         raise result.error
     return result
 

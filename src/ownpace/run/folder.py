@@ -3,83 +3,188 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import Event, to_line
+from ownpace.core.contract.errors import InputError, NotWritten
+from ownpace.core.contract.events import End, Evaluation, Event, Run
+from ownpace.core.whole_file import whole_file, write_text
+from ownpace.run.checkpoints import Checkpoints
 from ownpace.run.config import CONFIG, Config
+from ownpace.run.event_log import EventLog
+from ownpace.run.place import LOGS, MODEL, SUMMARY, check_run, own_files
 
-EVENTS, MODEL, SUMMARY = "events.jsonl", "model.safetensors", "summary.json"
+_logger = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """The files of one run: resolved configuration, events, model, summary. Without a path it swallows them."""
+    """The files of one run: resolved configuration, events, model, summary. Without a path it swallows them.
 
-    def __init__(self, path: Path | None, *, overwrite: bool) -> None:
+    Where it replaces an earlier run, its files lie in a folder inside until it has really begun: up to then, whatever
+    ends it, the earlier run is still whole.
+    """
+
+    checkpoint: Path | None = None
+    """Nothing: the run begins."""
+
+    def __init__(self, path: Path | None, *, overwrite: bool, events_limit_mb: int = 0) -> None:
         self.path = path
+        self._has_begun = False
         if path is None:
             return
-        self.check(path, overwrite=overwrite)
+        self._replaces = check_run(path, overwrite=overwrite)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            # Results of an earlier run go first: if this one is cut off, they must not pass for its own.
-            for name in (MODEL, SUMMARY):
-                (path / name).unlink(missing_ok=True)
-            self._events = (path / EVENTS).open("w", encoding="utf-8")
+            self._made = _make_folders(path)
+            self._had_logs = (path / LOGS).exists()
+            self._place = Path(tempfile.mkdtemp(prefix=".new-", dir=path)) if self._replaces else path
+            self._events = EventLog(self._place, events_limit_mb * 1_000_000)
         except OSError as error:
             raise InputError(f"the folder {path} cannot be written: {error}; choose another with --out") from None
 
-    @staticmethod
-    def check(path: Path, *, overwrite: bool) -> None:
-        """Raise if a run must not be written there."""
-        try:
-            if path.exists() and not path.is_dir():
-                raise InputError(f"{path} is a file; --out takes a folder")
-            # Written before the run, so it also marks one that was cut off.
-            if (path / CONFIG).exists() and not overwrite:
-                raise InputError(f"{path} already holds a run; choose another folder with --out, or add --overwrite")
-        except OSError as error:
-            raise InputError(f"the folder {path} cannot be used: {error}; choose another with --out") from None
-
     def discard(self) -> None:
         """Remove what was written, because nothing could be run."""
-        if self.path is not None:
-            self._events.close()
-            for name in (CONFIG, EVENTS):
-                (self.path / name).unlink(missing_ok=True)
-            # Other files in it are the user's.
-            if not any(self.path.iterdir()):
-                self.path.rmdir()
+        if self.path is None:
+            return
+        self._events.close()
+        if self._replaces:
+            shutil.rmtree(self._place, ignore_errors=True)
+        else:
+            Checkpoints(self.path).remove()
+            for file in own_files(self.path):  # there was none before
+                file.unlink()
+        if not self._had_logs:
+            shutil.rmtree(self.path / LOGS, ignore_errors=True)
+        # Only folders that this run made; other files in them are the user's.
+        for folder in self._made:
+            if any(folder.iterdir()):
+                break
+            folder.rmdir()
 
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, *details: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         if self.path is not None:
             self._events.close()
+            if kind is not None and self._replaces and not self._has_begun:
+                self.discard()
+
+    def begin(self) -> None:
+        """The run has begun: now it takes the place of an earlier one."""
+        if self._has_begun or self.path is None:
+            return
+        self._has_begun = True
+        if not self._replaces:
+            return
+        # Old results first, and what marks them last: cut off here, they must not pass for this run's.
+        Checkpoints(self.path).remove()
+        for file in own_files(self.path):
+            file.unlink()
+        for file in own_files(self._place):
+            file.replace(self.path / file.name)
+        self._place.rmdir()
+        self._place = self.path
+
+    def keep_earlier(self) -> bool:
+        """The run has failed. If it had not even begun, the run that it would have replaced stays as it is."""
+        if self.path is None or self._has_begun or not self._replaces:
+            return False
+        self.discard()
+        _logger.warning("%s still holds the earlier run, since this one ended before it had begun", self.path)
+        return True
 
     def write_config(self, config: Config) -> None:
-        """Save what is run."""
-        if self.path is not None:
-            config.save(self.path / CONFIG)
+        """Save what is run.
+
+        Raises:
+            InputError: There is no room for it.
+        """
+        if self.path is None:
+            return
+        try:
+            config.save(self._place / CONFIG)
+        except OSError as error:
+            raise InputError(f"the folder {self.path} cannot be written: {error}; choose another with --out") from None
 
     def write_event(self, event: Event) -> None:
         """Append one event."""
-        if self.path is not None:
-            self._events.write(to_line(event) + "\n")
-
-    def write_result(self, summary: Mapping[str, object], model: Mapping[str, Tensor]) -> None:
-        """Save the summary and, if there is one, the model."""
         if self.path is None:
             return
-        if model:
-            save_file({name: value.cpu().contiguous() for name, value in model.items()}, self.path / MODEL)
-            shutil.copymode(self.path / CONFIG, self.path / MODEL)  # save_file makes it readable for its owner alone
-        # The summary last: a folder that has one is complete.
-        text = json.dumps(summary, indent=2, allow_nan=False)
-        (self.path / SUMMARY).write_text(text + "\n", encoding="utf-8")
+        self._events.write(event)
+        # What comes before the first update and its work is still start-up, which may fail.
+        if not self._has_begun and not (
+            isinstance(event, Run | End) or (isinstance(event, Evaluation) and not event.updates)
+        ):
+            self.begin()
+
+    def position(self) -> dict[str, object]:
+        """How far the files of events are."""
+        return self._events.position_now()
+
+    def write_result(self, summary: Mapping[str, object], model: Mapping[str, Tensor]) -> NotWritten | None:
+        """Save the model, if there is one, and the summary; returns what is missing in the folder, if anything is."""
+        if self.path is None:
+            return None
+        self.begin()
+        return save_result(self.path, self._events, summary, model)
+
+
+def save_result(
+    path: Path, events: EventLog, summary: Mapping[str, object], model: Mapping[str, Tensor]
+) -> NotWritten | None:
+    """Save what came out of a run, and close its events; returns what is missing in the folder, if anything is."""
+    missing = []
+    # The model first: if there is room for one thing, it is this.
+    if model and (error := _try(events, lambda: _save(model, path / MODEL))):
+        missing.append(f"the model ({error})")
+    events.close()
+    if events.error is not None:
+        missing.append(f"a part of the events ({_reason(events.error)})")
+    # The summary last: a folder that has one is complete.
+    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    if error := _try(events, lambda: write_text(path / SUMMARY, text)):
+        missing.append(f"the summary ({error})")
+    if not missing:
+        return None
+    rest = "the model is whole" if (path / MODEL).exists() else "make room, and run it again with --overwrite"
+    return NotWritten(f"{path} lacks {' and '.join(missing)}; {rest}")
+
+
+def _try(events: EventLog, write: Callable[[], None]) -> str | None:
+    """Write a file, at the cost of recorded detail if need be; returns why it could not be done."""
+    try:
+        write()
+    except OSError:
+        events.make_room()
+        try:
+            write()
+        except OSError as error:
+            return _reason(error)
+    return None
+
+
+def _make_folders(path: Path) -> list[Path]:
+    """Make a folder and those above it; returns those that were not there, the innermost first."""
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def _save(model: Mapping[str, Tensor], path: Path) -> None:
+    tensors = {name: value.cpu().contiguous() for name, value in model.items()}
+    with whole_file(path) as part:
+        try:
+            save_file(tensors, part)
+        except SafetensorError as error:  # which is what it makes of an OSError
+            raise OSError(str(error)) from None
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -13,9 +13,9 @@ from ownpace.core.learning.state_file import StateFile
 from ownpace.core.settings import values_of
 from ownpace.engines import is_main_process
 from ownpace.run import config_file
-from ownpace.run.checkpoints import CHECKPOINTS, Checkpoints, readable, samples_of
+from ownpace.run.checkpoints import Checkpoints, readable, samples_of
 from ownpace.run.config import CONFIG, Config
-from ownpace.run.folder import SUMMARY
+from ownpace.run.place import CHECKPOINTS, SUMMARY
 
 CHANGEABLE = (
     "fleet", "samples", "epochs", "seconds", "device", "log_files", "checkpoint_every", "checkpoints_kept",
@@ -49,7 +49,7 @@ class Resumption:
         return all(isinstance(found, InputError) for _, found in readable(newer))
 
 
-def resume(path: str | Path, changes: Mapping[str, object]) -> Resumption:
+def find_resumption(path: str | Path, changes: Mapping[str, object]) -> Resumption:
     """What a run goes on from: its newest checkpoint that is whole.
 
     Args:
@@ -102,9 +102,8 @@ def _this(run: Path, path: Path) -> tuple[Path, StateFile]:
         return path, content
     older = [each for each in Checkpoints(run).newest_first() if samples_of(each) < samples_of(path)]
     before = next((each for each, found in readable(older) if isinstance(found, StateFile)), None)
-    raise InputError(
-        f"{content}; {f'the one before it is whole: --resume {before}' if before else 'there is no other'}"
-    )
+    offer = "there is no older one" if before is None else f"the one before it is whole: --resume {before}"
+    raise InputError(f"{content}; {offer}")
 
 
 def _check_same_run(checkpoint: Path, file: StateFile, config: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.errors import InputError, listed
+from ownpace.core.learning.out_of_memory import enough_memory
 from ownpace.core.learning.task import Samples, Task, TensorSamples
 from ownpace.core.settings import not_negative, positive
 from ownpace.tasks.files import data_folder
@@ -81,13 +84,25 @@ def _read(*paths: str) -> tuple[TensorSamples, ...]:
     found = [str(_find(path)) for path in paths]
     try:
         parts = load_svmlight_files(found)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{' and '.join(found)} cannot be read as LIBSVM data: {error}") from None
+    # OverflowError and MemoryError: features numbered beyond what a matrix can have.
+    except (ValueError, OSError, EOFError, OverflowError, MemoryError, zlib.error) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"{' and '.join(found)} cannot be read as LIBSVM data: {reason}") from None
     samples = []
+    classes: list[float] = []
     for path, matrix, labels in zip(found, parts[::2], parts[1::2], strict=True):
-        classes = sorted({float(label) for label in labels})
+        present = sorted({float(label) for label in labels})
+        # Those of the training file: the test file's must mean the same.
+        classes = classes or present
         if len(classes) != 2:
             raise InputError(f"{path} has {len(classes)} classes; svmlight takes files with two")
+        if not set(present) <= set(classes):
+            raise InputError(
+                f"{path} has the labels {listed(map(str, present), 8)}, but those to train on have "
+                f"{listed(map(str, classes))}; both files must have the same"
+            )
+        if not np.isfinite(matrix.data).all() or not np.isfinite(classes).all():
+            raise InputError(f"{path} holds numbers that are not finite; every feature and label must be")
         # Before it is made dense: a sparse file of some megabytes may not fit into memory.
         if matrix.shape[0] * matrix.shape[1] * 4 > _MOST_BYTES:
             raise InputError(
@@ -95,7 +110,15 @@ def _read(*paths: str) -> tuple[TensorSamples, ...]:
                 f"{_MOST_BYTES >> 30} GiB; use a file with fewer features"
             )
         targets = torch.where(torch.tensor(labels) == classes[1], 1.0, -1.0)
-        samples.append(TensorSamples(torch.tensor(matrix.toarray(), dtype=torch.float32), targets.float()))
+        with (
+            np.errstate(over="ignore"),
+            enough_memory(f"the {matrix.shape[0]} rows of {matrix.shape[1]} features in {path}"),
+        ):
+            # In one step: a second copy, of doubles, may not fit.
+            dense = torch.from_numpy(matrix.astype(np.float32).toarray())
+        if not dense.isfinite().all():
+            raise InputError(f"{path} holds numbers that are too large; every feature must fit 32 bits")
+        samples.append(TensorSamples(dense, targets.float()))
     return tuple(samples)
 
 
@@ -125,6 +148,11 @@ class Quadratic(Task):
     def __post_init__(self) -> None:
         positive(dimensions=self.dimensions, curvature=self.curvature, num_samples=self.num_samples)
         not_negative(noise=self.noise)
+        if self.dimensions * self.num_samples * 4 > _MOST_BYTES:
+            raise InputError(
+                f"num_samples is {self.num_samples} and dimensions is {self.dimensions}, together over "
+                f"{_MOST_BYTES >> 30} GiB; use fewer"
+            )
 
     @cached_property
     def curvatures(self) -> Tensor:
@@ -149,6 +177,7 @@ class Quadratic(Task):
     @cached_property
     def _samples(self) -> TensorSamples:
         generator = torch.Generator().manual_seed(0)
-        inputs = self.noise * torch.randn(self.num_samples, self.dimensions, generator=generator)
-        # Centred, so that the minimum is at 0 exactly.
-        return TensorSamples(inputs - inputs.mean(0), torch.zeros(self.num_samples))
+        with enough_memory(f"{self.num_samples} samples of {self.dimensions} dimensions"):
+            inputs = self.noise * torch.randn(self.num_samples, self.dimensions, generator=generator)
+            # Centred, so that the minimum is at 0 exactly.
+            return TensorSamples(inputs - inputs.mean(0), torch.zeros(self.num_samples))

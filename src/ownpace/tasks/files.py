@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import logging
 import os
 import shutil
@@ -15,9 +16,12 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from ownpace.core.bounded_read import read_bounded
 from ownpace.core.contract.errors import InputError
 
 TIMEOUT_S = 30
+MOST_BYTES = 1 << 30
+"""Of a data file, unpacked: several times what the largest has."""
 logger = logging.getLogger(__name__)
 
 
@@ -130,6 +134,13 @@ def read_file(path: Path) -> bytes:
         InputError: It cannot be read or unpacked.
     """
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
+        content = read_bounded(path, MOST_BYTES)
+        if path.suffix != ".gz":
+            return content
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+            content = packed.read(MOST_BYTES + 1)  # a few bytes may unpack to more than there is memory
+    except (OSError, EOFError, zlib.error, MemoryError) as error:
         raise InputError(f"{path} cannot be read: {error}; fetch it again") from None
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{path} unpacks to more than {MOST_BYTES:,} bytes; fetch it again")
+    return content

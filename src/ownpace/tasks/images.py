@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -110,9 +111,18 @@ class IdxTask(ImageTask):
         mean, scale = torch.tensor(self.mean * 255), torch.tensor(1 / (self.std * 255))
         parts = []
         for prefix in ("train", "t10k"):
-            images = read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")[:, None]
-            targets = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz").long()
-            parts.append(ByteImages(images, targets, mean, scale))
+            path = folder / f"{prefix}-images-idx3-ubyte.gz"
+            images = read_idx(path)
+            if images.shape[1:] != self.shape[1:] or not len(images):
+                raise InputError(f"{path} holds an array of {tuple(images.shape)}; it must be images of 28 by 28")
+            labels_path = folder / f"{prefix}-labels-idx1-ubyte.gz"
+            targets = read_idx(labels_path)
+            if targets.shape != images.shape[:1]:
+                raise InputError(
+                    f"{labels_path} holds an array of {tuple(targets.shape)} for {len(images)} images; fetch both again"
+                )
+            _check_labels(targets, labels_path)
+            parts.append(ByteImages(images[:, None], targets.long(), mean, scale))
         return parts[0], parts[1]
 
 
@@ -123,11 +133,12 @@ def read_idx(path: Path) -> Tensor:
         InputError: It is not one.
     """
     content = read_file(path)
-    if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
+    # At most three dimensions: nothing that is read here has more.
+    if len(content) < 4 or content[:3] != b"\0\0\x08" or content[3] > 3 or len(content) < 4 + 4 * content[3]:
         raise InputError(f"{path} is not an IDX file of bytes; fetch it again")
     shape = struct.unpack_from(f">{content[3]}I", content, 4)
     data = np.frombuffer(content, np.uint8, offset=4 + 4 * content[3])
-    if data.size != np.prod(shape):
+    if data.size != math.prod(shape):  # exact, where a product of numpy's would overflow
         raise InputError(f"{path} holds {data.size} bytes where its header says {shape}; fetch it again")
     return torch.from_numpy(data.reshape(shape).copy())
 
@@ -206,8 +217,15 @@ class Cifar10(ImageTask):
     def _records(self, path: Path) -> Tensor:
         data = np.frombuffer(read_file(path), np.uint8)
         # One byte of label, then 32×32 pixels in three planes.
-        if data.size % 3073:
+        if data.size % 3073 or not data.size:
             raise InputError(
                 f"{path} holds {data.size} bytes, which is not a multiple of a record's 3073; fetch it again"
             )
-        return torch.from_numpy(data.reshape(-1, 3073).copy())
+        records = torch.from_numpy(data.reshape(-1, 3073).copy())
+        _check_labels(records[:, 0], path)
+        return records
+
+
+def _check_labels(labels: Tensor, path: Path) -> None:
+    if int(labels.max()) > 9:
+        raise InputError(f"{path} has the label {int(labels.max())}; labels are 0 to 9: fetch it again")

@@ -13,6 +13,7 @@ import pytest
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Compute, End, Evaluation, Event, Run, Sums, Tally, Transfer, Update, Wait
 from ownpace.report.figure import COLOURS, LINES, draw_comparison
+from ownpace.report.outline import RunOutline
 
 pytest.importorskip("matplotlib")
 
@@ -38,7 +39,7 @@ def a_run(
 
 def drawn(tmp_path: Path, **runs: Sequence[Event]) -> str:
     path = tmp_path / "figure.svg"
-    draw_comparison(runs, path)
+    draw_comparison({name: RunOutline(events) for name, events in runs.items()}, path)
     return path.read_text(encoding="utf-8")
 
 
@@ -100,14 +101,14 @@ def test_timelines_show_the_first_updates_or_all_there_is(tmp_path):
 
 @pytest.mark.parametrize("kind", ["png", "pdf"])
 def test_other_formats_go_by_the_name_of_the_file(tmp_path, kind):
-    draw_comparison({"sync": a_run()}, tmp_path / f"figure.{kind}")
+    draw_comparison({"sync": RunOutline(a_run())}, tmp_path / f"figure.{kind}")
     assert (tmp_path / f"figure.{kind}").read_bytes()[:4] in (b"\x89PNG", b"%PDF")
 
 
 def test_without_matplotlib_the_error_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"pip install 'ownpace\[plot\]'"):
-        draw_comparison({"sync": a_run()}, tmp_path / "figure.png")
+        draw_comparison({"sync": RunOutline(a_run())}, tmp_path / "figure.png")
 
 
 def test_a_label_is_that_of_the_run_not_of_the_algorithm(tmp_path):

@@ -38,7 +38,7 @@ def test_older_ones_go_once_the_new_one_is_whole(three):
 def test_a_damaged_one_is_passed_over_and_set_aside(three):
     newest, middle, oldest = three.newest_first()
     newest.write_bytes(newest.read_bytes()[:-1])
-    (three.folder / f"{oldest.name}.part-0123abcd").write_bytes(b"cut off")
+    (three.folder / f".{oldest.name}.0123abcd.part").write_bytes(b"cut off")
     (three.folder / "mine.txt").write_text("a file of the user's")
     (first, error), (second, found) = readable(three.newest_first())
     assert (first, second) == (newest, middle)

@@ -21,7 +21,7 @@ SHORT = Config(task="quadratic", samples=200)
 def test_train_takes_every_field_by_name_with_its_type_and_default():
     signature = inspect.signature(ownpace.train)
     config = inspect.signature(Config)
-    assert list(signature.parameters) == [*config.parameters, "out", "overwrite"]
+    assert list(signature.parameters) == [*config.parameters, "out", "overwrite", "resume"]
     assert {p.kind for p in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
     for name, parameter in config.parameters.items():
         assert signature.parameters[name].default == parameter.default

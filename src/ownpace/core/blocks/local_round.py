@@ -10,6 +10,15 @@ from torch import Tensor
 
 from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Gradient, Sources, sum_counts, sum_sources
+from ownpace.core.settings import at_most, positive
+
+MOST_STEPS = 1_000_000
+
+
+def check_steps(steps: int) -> None:
+    """Raise if a round of so many local steps has no end: budgets are looked at between rounds."""
+    positive(steps=steps)
+    at_most(MOST_STEPS, steps=steps)
 
 
 class LocalRound:
@@ -54,4 +63,4 @@ class LocalRound:
         )  # fmt: skip
 
 
-__all__ = ["LocalRound"]
+__all__ = ["LocalRound", "check_steps"]

@@ -10,6 +10,7 @@
     ├── NodeFailed                      node-failed        1     a node's code raised what was not expected
     ├── ReplicasDiffer                  replicas-differ    1     workers' parameters differ that must be equal
     ├── Deadlock                        deadlock           5     an algorithm waits for something that cannot happen
+    ├── NotWritten                      not-written        6     the run went on, but not all of it could be written
     └── Interrupted                     interrupted      130     Ctrl-C; everything up to then has been written
 
 Any other exception is a bug of ours and keeps its traceback (exit code 1). Errors travel between processes by their
@@ -101,6 +102,13 @@ class Deadlock(OwnpaceError):
     exit_code = 5
 
 
+class NotWritten(OwnpaceError):
+    """The disk is full, or cannot be written: something of the run is missing in its folder."""
+
+    code = "not-written"
+    exit_code = 6
+
+
 class Interrupted(OwnpaceError):
     """The user pressed Ctrl-C."""
 
@@ -119,10 +127,31 @@ _ALL: tuple[type[OwnpaceError], ...] = (
     NodeFailed,
     ReplicasDiffer,
     Deadlock,
+    NotWritten,
     Interrupted,
 )
 BY_CODE: dict[str, type[OwnpaceError]] = {kind.code: kind for kind in _ALL}
 """Every error by its code, as it travels between processes."""
+
+
+def shown(value: object, most: int = 100) -> str:
+    """A value in an error, which stays one readable line whatever was given.
+
+    >>> shown("a" * 1000, 12), shown(3)
+    ("'aaaaaaaaaa…", '3')
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python does not write out whole numbers of thousands of digits
+        text = f"a {type(value).__name__} that is too long to be shown"
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def listed(names: Iterable[str], most: int = 30) -> str:
+    """Names in an error: the first ones, if there are many."""
+    known = list(names)
+    more = f" … ({len(known)} in all)" if len(known) > most else ""
+    return ", ".join(name if len(name) <= 100 else name[:99] + "…" for name in known[:most]) + more
 
 
 def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> InputError:
@@ -132,6 +161,6 @@ def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> In
     "unknown algorithm 'snyc'; did you mean 'sync'? Known: async, sync"
     """
     known = sorted(allowed)
-    near = difflib.get_close_matches(given, known, n=1)
+    near = difflib.get_close_matches(given[:100], known, n=1)
     guess = f"did you mean '{near[0]}'? " if near else ""
-    return InputError(f"unknown {what} '{given}'; {guess}Known: {', '.join(known) or 'none'}{hint and '. ' + hint}")
+    return InputError(f"unknown {what} {shown(given)}; {guess}Known: {listed(known) or 'none'}{hint and '. ' + hint}")

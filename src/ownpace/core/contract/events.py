@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
-
-from ownpace.core.contract.errors import InputError
 
 FORMAT = 1
 Groups = Mapping[str, list[str]]
@@ -128,6 +125,24 @@ class Fault:
 
 
 @dataclass(slots=True)
+class Omitted:
+    """Detail of this stretch of time is not in this file, which has a bound: what it adds up to, by kind of record."""
+
+    kind: ClassVar[str] = "omitted"
+    t: float
+    until: float
+    counts: Mapping[str, int]
+    seconds: Mapping[str, float]
+    """How long they took, all together."""
+    computed_samples: int
+    """Of all gradients computed."""
+    updated_samples: int
+    """Of all updates made."""
+    why: str = "limit"
+    """`limit`, or why nothing could be recorded: then it is not known what is missing."""
+
+
+@dataclass(slots=True)
 class Generation:
     """The run goes on with these workers, from this state; the first generation has no such record."""
 
@@ -188,10 +203,12 @@ class End:
     """Of a run that ended early: the `code` of its error. Records of runs that finished have none."""
 
 
-Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | Generation | End
+Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | Generation | Omitted | End
+Detail = Load | Compute | Transfer | Wait | Update
+"""What there is much of: `--no-detail` leaves it out, and a long run's file holds its beginning and its latest part."""
 Emit = Callable[[Event], None]
 _KINDS: dict[str, type[Event]] = {
-    cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, Generation, End)
+    cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, Generation, Omitted, End)
 }
 
 
@@ -209,27 +226,26 @@ def to_line(event: Event) -> str:
 
 
 def from_line(line: str) -> Event:
-    """The event that a line of JSON describes."""
-    record = json.loads(line)
-    cls = _KINDS[record.pop("kind")]
-    if cls is End:
-        sums = record["sums"]
-        sums["workers"] = {name: Tally(**tally) for name, tally in sums["workers"].items()}
-        record["sums"] = Sums(**sums)
-    return cls(**record)
-
-
-def read_events(path: Path) -> Iterator[Event]:
-    """The events of a file, one after the other.
+    """The event that a line of JSON describes.
 
     Raises:
-        InputError: The file is missing, or a line of it is not an event.
+        ValueError: It describes none.
     """
-    if not path.exists():
-        raise InputError(f"there is no event file {path}; give the folder of a run")
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                yield from_line(line)
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{path}, line {number}, is not an event: {error!r}; was the run cut off?") from None
+    try:
+        record = _decoder.decode(line)
+        cls = _KINDS[record.pop("kind")]
+        if cls is End:
+            sums = record["sums"]
+            sums["workers"] = {name: Tally(**tally) for name, tally in sums["workers"].items()}
+            record["sums"] = Sums(**sums)
+        return cls(**record)
+    # Whatever else JSON may hold: a list, a number, null, a name that is none, nesting without end.
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +26,9 @@ from torch import Tensor
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.plain_state import Filling, Outline, PlainState
 from ownpace.core.version import __version__
+from ownpace.core.whole_file import whole_file
 
 FORMAT = 1
-PART = ".part-"
-"""What the name of an unfinished file has between that of the finished one and eight random letters."""
 MOST_HEADER_BYTES = 100_000_000
 """What other readers of safetensors accept, too."""
 _BEFORE_DIGEST = b'{"__metadata__":{"sha256":"'
@@ -92,16 +90,9 @@ def write_state(path: Path, state: PlainState, about: PlainState | None = None) 
     for *_, data in tensors:
         digest.update(data)
     head = header.replace(_NO_DIGEST.encode(), digest.hexdigest().encode(), 1)
-    part = path.with_name(f"{path.name}{PART}{secrets.token_hex(4)}")
-    try:
-        with part.open("xb", buffering=0) as file:
-            for piece in (memoryview(head), *(data for *_, data in tensors)):
-                _write_all(file, piece)
-            os.fsync(file.fileno())
-        part.replace(path)
-        _flush_folder(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as part, part.open("wb", buffering=0) as file:
+        for piece in (memoryview(head), *(data for *_, data in tensors)):
+            _write_all(file, piece)
     return digest.hexdigest()
 
 
@@ -130,15 +121,6 @@ def _header(content: str, tensors: list[tuple[str, torch.dtype, tuple[int, ...],
 def _write_all(file: BinaryIO, data: memoryview) -> None:
     while data:  # one call writes 2 GiB at most, and less on a disk that is nearly full
         data = data[file.write(data) :]
-
-
-def _flush_folder(folder: Path) -> None:
-    # The name, too, must survive a power cut.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_state(path: Path) -> StateFile:

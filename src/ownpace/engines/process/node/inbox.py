@@ -14,14 +14,26 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract import events
-from ownpace.core.contract.errors import PeerLost, ReplicasDiffer
+from ownpace.core.contract.errors import PeerLost, ReplicasDiffer, WireError
 from ownpace.core.contract.values import Address, Body, Gradient, Message, Parameters
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.talk.control import Control, GiveUp, Release, Stop
-from ownpace.engines.process.talk.wire import Limits, Packet, unpack
+from ownpace.engines.process.node.reporter import HUB
+from ownpace.engines.process.talk.control import (
+    ClockAnswer,
+    Control,
+    GiveUp,
+    Goodbye,
+    Refuse,
+    Release,
+    Start,
+    Stop,
+    Welcome,
+)
+from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
 from ownpace.engines.progress import Progress
 
 C = TypeVar("C", bound=Control)
+_OF_HUB = (Welcome, Refuse, ClockAnswer, Start, Stop, Release, Goodbye, GiveUp)
 TICK_S = 0.2
 """How long a wait lasts before signals and alarms are checked."""
 LOOK_EVERY_S = 0.005
@@ -56,7 +68,9 @@ class Inbox:
         self._context = context
         self._progress = progress
         self._listener = listener
-        self._limits = Limits(context.roster.shards, context.layout.size)
+        address = context.address
+        own = address.shard if address.role == "server" else None
+        self._limits = Limits(context.roster.shards, context.layout.size, context.like.dtype, own)
         self._arrived: deque[tuple[Message, Sequence[float]]] = deque()
         self._receiving: list[ProcessReceive] = []
         self._controls: deque[tuple[Control, Body]] = deque()
@@ -99,8 +113,7 @@ class Inbox:
         self._context.orders.raise_alarms()
         while (arrived := self._context.mailbox.receive(timeout_s)) is not None:
             timeout_s = 0.0
-            name, frames = arrived
-            packet = unpack(frames, self._limits)
+            name, packet = arrived[0], unpack_from(*arrived, self._limits)
             if packet.control is not None:
                 self._heed(name, packet.control, packet.body)
             else:
@@ -133,6 +146,8 @@ class Inbox:
             self.look(TICK_S)
 
     def _heed(self, sender: str, control: Control, body: Body) -> None:
+        if isinstance(control, _OF_HUB) and sender != HUB:
+            raise blamed(sender, WireError(f"{type(control).__name__}, which only the hub may say"))
         match control:
             case Stop():
                 self.told_to_stop = True

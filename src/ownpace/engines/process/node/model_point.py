@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.errors import InputError, WireError
 from ownpace.core.contract.values import Parameters
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
@@ -69,7 +69,9 @@ def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:
         worker.context.mailbox.send(server.name, Packet(control=Pull()))
     for _ in worker.servers:
         pulled, values = worker.inbox.wait_for(Pulled)
-        assert isinstance(values, Tensor)
+        shards = worker.context.roster.shards
+        shard = shards[pulled.shard] if pulled.shard < len(shards) else None
+        if shard is None or not isinstance(values, Tensor) or len(values) != shard.stop - shard.start:
+            raise WireError(f"a server sent what no server sends: {pulled}, without the values of that shard")
         worker.progress.hear(pulled.samples, stop=False)
-        shard = worker.context.roster.shards[pulled.shard]
         yield Parameters(values.to(worker.context.like.device), pulled.version, shard)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
+from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.roles import Pending
 from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Parameters
 from ownpace.engines.process.node.context import NodeContext
@@ -21,7 +22,7 @@ from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
 from ownpace.engines.process.node.sums import NodeSums
 from ownpace.engines.process.talk.control import Control, Pull, Pulled, PullState, StatePart
-from ownpace.engines.process.talk.wire import Packet
+from ownpace.engines.process.talk.wire import Packet, blamed
 from ownpace.engines.progress import Progress
 
 B = TypeVar("B", Gradient, Tensor)
@@ -106,7 +107,7 @@ class ProcessServer(ProcessNode):
         super().__init__(context)
         self.learner = LearnerState(context, self.progress, held, self.inbox, _no_buffers)
         self._held = held
-        self._parts = StateParts()
+        self._parts = StateParts(self._layers)
 
     @property
     def parameters(self) -> Parameters:
@@ -134,7 +135,10 @@ class ProcessServer(ProcessNode):
                 for packet in packets(dict(zip(self._layers, self._held.layer_states(), strict=True))):
                     self.context.mailbox.send(sender, packet)
             case StatePart():
-                states = self._parts.take(control, body)
+                try:
+                    states = self._parts.take(control, body)
+                except WireError as error:
+                    raise blamed(sender, error) from None
                 if states is not None:
                     self._held.take_layer_states([states.get(layer, {}) for layer in self._layers])
             case _:

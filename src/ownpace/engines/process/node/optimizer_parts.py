@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Container, Iterator, Mapping
 
 from torch import Tensor
 
-from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.errors import InputError, WireError
 from ownpace.core.learning.optimizer_state import Entry
 from ownpace.engines.process.talk.control import StatePart
 from ownpace.engines.process.talk.wire import Packet
@@ -38,14 +39,28 @@ def packets(states: Mapping[int, Entry]) -> Iterator[Packet]:
 class StateParts:
     """Puts states together again."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Container[int]) -> None:
+        self._layers = layers
         self._states: States = {}
 
     def take(self, part: StatePart, values: object) -> States | None:
-        """Take one part; returns the states when this was the last."""
+        """Take one part; returns the states when this was the last.
+
+        Raises:
+            WireError: It has no place here: its tensor has another size than its shape, or there is no such layer.
+        """
         if part.layer >= 0:
-            entry = self._states.setdefault(part.layer, {})
-            entry[part.key] = values.view(part.shape) if isinstance(values, Tensor) else part.number
+            if part.layer not in self._layers:
+                raise WireError(f"the state of layer {part.layer}, which is not here")
+            if isinstance(values, Tensor):
+                if math.prod(part.shape) != values.numel():
+                    raise WireError(f"{values.numel()} values of the shape {part.shape[:8]}")
+                value: object = values.view(part.shape)
+            elif part.number is None:
+                raise WireError(f"the state '{part.key[:40]}' of a layer, with neither a number nor a tensor")
+            else:
+                value = part.number
+            self._states.setdefault(part.layer, {})[part.key] = value
         if part.left:
             return None
         states, self._states = self._states, {}

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.optimizer import FlatOptimizer, State
 
@@ -134,5 +135,9 @@ class FlatParameters:
         return ""
 
     def set_settings(self, settings: Sequence[float]) -> None:
+        if self._places is not None and max(self._places, default=-1) >= len(settings):
+            raise WireError(
+                f"a worker sent {len(settings)} settings of its optimizer; {max(self._places) + 1} are needed"
+            )
         mine = settings if self._places is None else [settings[place] for place in self._places]
         self._optimizer.settings.assign(mine)

@@ -51,12 +51,19 @@ class Connection:
         store: Store | None = None,
         *,
         on_wait: Callable[[], None] = lambda: None,
+        hears: Callable[[str], bool] = lambda name: True,
     ) -> None:
         self.name = name
         self.rendezvous = rendezvous
         self.store = rendezvous.open_store() if store is None else store
         self.mailbox = Mailbox(
-            name, rendezvous.host, rendezvous.key, self._find, timeout_s=rendezvous.timeout_s, on_wait=on_wait
+            name,
+            rendezvous.host,
+            rendezvous.key,
+            self._find,
+            timeout_s=rendezvous.timeout_s,
+            on_wait=on_wait,
+            hears=hears,
         )
         self.clock = WallClock()
         self._on_wait = on_wait
@@ -67,7 +74,8 @@ class Connection:
 
     def _find(self, name: str) -> str:
         """Where a node listens, once it does; while it does not, `on_wait` may know that it never will."""
-        return read_when_set(self.store, f"node/{name}", name, self.rendezvous.timeout_s, self._on_wait).decode()
+        found = read_when_set(self.store, f"node/{name}", name, self.rendezvous.timeout_s, self._on_wait)
+        return found.decode(errors="replace")  # the mailbox checks it
 
     def context(
         self, terms: RunTerms, roster: Roster, address: Address, like: Tensor, orders: Orders, *, is_evaluated: bool

@@ -23,6 +23,7 @@ from ownpace.core.contract.errors import (
 )
 from ownpace.engines.ledger import Ledger
 from ownpace.engines.process.run.complaints import Complaints
+from ownpace.engines.process.run.hub_checks import HubChecks
 from ownpace.engines.process.run.journal import HubConfig, Journal
 from ownpace.engines.process.run.roll import differences, do_not_fit
 from ownpace.engines.process.talk.control import (
@@ -46,7 +47,7 @@ from ownpace.engines.process.talk.control import (
     WorkerBuffers,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
-from ownpace.engines.process.talk.wire import Limits, Packet, unpack
+from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
 from ownpace.engines.roster import Roster
 
 _HEAD_START_S = 0.05
@@ -67,6 +68,7 @@ class Hub:
         self._config = config
         num_buffers = 0 if self.evaluator is None else self.evaluator.num_buffers
         self._limits = Limits(roster.shards, max(roster.workers.members[0].shard.stop, num_buffers))
+        self._checks = HubChecks(roster, len(config.layers), num_buffers)
         self._zero_s: float | None = None
         self._told_to_stop = False
         self._refused = False
@@ -98,14 +100,21 @@ class Hub:
                 if arrived is None:
                     break
                 wait_s = 0.0
-                name, packet = arrived[0], unpack(arrived[1], self._limits)
+                name, packet = arrived[0], unpack_from(*arrived, self._limits)
+                # Only nodes are heard here, and only about the run itself.
+                if packet.control is not None and name in self.journal.nodes:
+                    self._heed(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
             except (WireError, SharedMemoryError) as error:  # most likely its sender died while writing
+                wait_s = 0.0
                 self.complaints.add(error)
-                continue
-            # Only nodes of the roster are heard, and only about the run itself.
-            if packet.control is not None and name in self.journal.nodes:
-                self._take(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
         self._take_scores(final=False)
+
+    def _heed(self, name: str, control: Control, body: Tensor | None) -> None:
+        try:
+            self._checks.check(control, body)
+            self._take(name, control, body)
+        except WireError as error:
+            raise blamed(name, error) from None
 
     def _take(self, name: str, control: Control, body: Tensor | None) -> None:
         node = self.journal.nodes[name]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ownpace.core.contract import events
-from ownpace.core.contract.errors import OwnpaceError
+from ownpace.core.contract.errors import OwnpaceError, WireError
 from ownpace.engines.job import OnProgress, ProgressReport
 from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
 from ownpace.engines.process.run.evaluator import Evaluator
@@ -71,11 +71,17 @@ class Journal:
             self.summary_lines.append(events.to_line(event))
 
     def take(self, name: str, report: Report) -> None:
-        """Take in a node's report."""
+        """Take in a node's report.
+
+        Raises:
+            WireError: A line of it is no event.
+        """
+        # All are read before the first is written: of a report that is none, nothing is taken in.
+        read = [_event(line) for line in report.events]
         node = self.nodes[name]
         node.totals, node.work, node.now_s = report.totals, report.work, report.now_s
-        for line in report.events:
-            self._relay(events.from_line(line))
+        for event in read:
+            self._relay(event)
 
     def _relay(self, event: events.Event) -> None:
         """Pass an event on; of updates of the same version, which replicas make, only the first."""
@@ -124,6 +130,16 @@ class Journal:
         limit_samples_per_s = sum(work.pace for work in workers.values()) if limit is None else limit(seconds)
         tallies = {name: _tally(work, seconds) for name, work in workers.items()}
         ledger.end(now, error, sums_of(totals, seconds, limit_samples_per_s, tallies, self.replicas.are_identical))
+
+
+def _event(line: str) -> events.Event:
+    try:
+        event = events.from_line(line)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WireError(f"a report with an event that is none: {line[:80]!r} ({error!r:.80})") from None
+    if isinstance(event, events.Update) and type(event.version) is not int:
+        raise WireError(f"a report of an update with the version {event.version!r:.80}")
+    return event
 
 
 def _tally(work: WorkDone, seconds: float) -> events.Tally:

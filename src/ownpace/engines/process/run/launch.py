@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -44,7 +45,7 @@ def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outco
 
 def _order(job: Job, session: Session, name: str) -> NodeOrder:
     node = session.roster.by_name[name]
-    of_worker = job if node.role == "worker" else None
+    of_worker = replace(job, on_checkpoint=None, resume_from=None) if node.role == "worker" else None
     return NodeOrder(
         node.role, node.index, name, session.terms, session.rendezvous, job=of_worker, log_folder=job.log_folder
     )

@@ -32,6 +32,7 @@ from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer, Proce
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import FlatParameters
 from ownpace.engines.process.node.task_gradients import TaskGradients
+from ownpace.engines.process.run.log_file import LogFile
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder, die_with_parent, read_order
 from ownpace.engines.process.talk.control import Ended, Goodbye
@@ -80,8 +81,7 @@ def _ignore_signals() -> None:
 
 def log_to(folder: Path, name: str) -> None:
     """Write this process's log into a file of the run folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / f"{name}.log", encoding="utf-8")
+    handler = LogFile(folder, name)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("ownpace")
     logger.addHandler(handler)

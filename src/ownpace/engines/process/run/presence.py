@@ -14,17 +14,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost, ReplicasDiffer, WireError
+from ownpace.core.contract.errors import (
+    InputError,
+    MachineDied,
+    OwnpaceError,
+    PeerLost,
+    ReplicasDiffer,
+    SharedMemoryError,
+    WireError,
+)
 from ownpace.engines.process.node.context import Orders
+from ownpace.engines.process.run.agent_watch import AgentWatch, find_agent
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, silence_s
 from ownpace.engines.process.run.roll import JOIN, LEAVE, LOOP, Roll
 from ownpace.engines.process.talk.control import Agreed, Control, Failed, GiveUp, Parted, Refuse, Together
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.store import read_when_set
-from ownpace.engines.process.talk.wire import Limits, Packet, unpack
+from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -54,9 +64,13 @@ class Presence:
         # Guards all of the above, and the lines: the thread and the rank itself both send on them.
         self._changed = threading.Condition()
         self._silence_s = silence_s()
+        self._agent = AgentWatch(self._lose_agent, find_agent())
         self._mailbox: Mailbox | None = None
         if len(self._ranks) > 1:
-            self._mailbox = self._connect(store, rendezvous)
+            with ExitStack() as stack:
+                stack.callback(self._agent.close)  # if the others do not come
+                self._mailbox = self._connect(store, rendezvous)
+                stack.pop_all()
             self._thread = threading.Thread(target=self._listen, name="ownpace-presence", daemon=True)
             self._thread.start()
             try:
@@ -73,9 +87,10 @@ class Presence:
             _name(self._rank),
             rendezvous.host,
             rendezvous.key,
-            lambda name: read_when_set(store, f"presence/{name}", name, timeout_s).decode(),
+            lambda name: read_when_set(store, f"presence/{name}", name, timeout_s).decode(errors="replace"),
             timeout_s=timeout_s,
             silence_s=self._silence_s,
+            hears={_name(rank) for rank in self._ranks}.__contains__,
         )
         try:
             store.set(f"presence/{mailbox.name}", mailbox.contact)
@@ -139,12 +154,18 @@ class Presence:
         # Before messages: what a rank said before its line ended has arrived by then.
         lost = [_rank(name) for name in self._mailbox.lost()]
         wait_s = 0.0 if lost else _TICK_S
-        while (arrived := self._mailbox.receive(wait_s)) is not None:
-            wait_s = 0.0
-            with self._changed:
-                try:
-                    self._take(_rank(arrived[0]), unpack(arrived[1], _LIMITS).control)
-                except WireError as error:
+        while True:
+            try:
+                arrived = self._mailbox.receive(wait_s)
+                if arrived is None:
+                    break
+                wait_s = 0.0
+                name, packet = arrived[0], unpack_from(*arrived, _LIMITS)
+                with self._changed:
+                    self._take(_rank(name), packet.control)
+            except (WireError, SharedMemoryError) as error:  # most likely its sender died while writing
+                wait_s = 0.0
+                with self._changed:
                     self._complaints.add(error)
         with self._changed:
             for rank in lost:
@@ -158,17 +179,20 @@ class Presence:
     def _take(self, rank: int, control: Control | None) -> None:
         match control:
             case Together() if self._rank == 0:
+                # Each rank is at the first place that not all have come to: a rank elsewhere has lost count.
+                if control.number != self._agreed + 1:
+                    raise blamed(_name(rank), WireError(f"{control} after {self._agreed} places"))
                 answer = self._roll.take(rank, control)
                 if answer is not None:
                     self._tell(answer)
-            case Agreed(number):
+            case Agreed(number) if rank == 0 and number == self._number:
                 self._agreed = number
                 self._changed.notify_all()
-            case Refuse(message):
+            case Refuse(message) if rank == 0:
                 self._alarm(InputError(message))
             case Failed():
                 self._complaints.add(control.error(f"rank {rank}"))
-            case GiveUp(code, message):
+            case GiveUp(code, message) if rank == 0:
                 kinds = {kind.code: kind for kind in (InputError, ReplicasDiffer)}  # of all ranks, not of one
                 failed = PeerLost(f"the run has failed: {message}")
                 self._alarm(kinds[code](message) if code in kinds else failed)
@@ -188,6 +212,10 @@ class Presence:
         )
         error.blame = f"rank {rank}"
         self._complaints.add(error)
+
+    def _lose_agent(self) -> None:
+        with self._changed:
+            self._alarm(MachineDied("torchrun, which started this rank, is gone; the run cannot outlive it"))
 
     def _give_up(self, error: OwnpaceError) -> None:
         if self._is_over:
@@ -250,6 +278,7 @@ class Presence:
 
     def close(self) -> None:
         """End this rank's part."""
+        self._agent.close()
         if self._mailbox is None:
             return
         if self._has_failed and self._rank == 0:

@@ -86,7 +86,7 @@ class Session:
                 opened.enter_context(signals(self.orders))
             if self._hub_config is not None:
                 # With a store of its own: another thread's may block.
-                connection = Connection(HUB, self.rendezvous, on_wait=self._raise_deaths)
+                connection = Connection(HUB, self.rendezvous, on_wait=self._raise_deaths, hears=self._hears)
                 opened.callback(self._close_hub, connection.mailbox)
                 self._keeper = HubKeeper(
                     Hub(connection.mailbox, self.roster, self._hub_config), self.orders, self._supervisor
@@ -99,6 +99,10 @@ class Session:
         if error is not None and self._error is None:
             self._error = error if isinstance(error, OwnpaceError) else NodeFailed(str(error))
         self._stack.close()
+
+    def _hears(self, name: str) -> bool:
+        """Whether a node of this name has a place in the run."""
+        return name == HUB or name in self.roster.by_name
 
     def _close_hub(self, mailbox: Mailbox) -> None:
         # Closing waits for what was sent to be taken: not by those who never will.
@@ -138,7 +142,9 @@ class Session:
         self, address: Address, like: Tensor, *, is_evaluated: bool
     ) -> Iterator[tuple[Connection, NodeContext]]:
         """Connect a node of this process; if it fails, the hub is told why."""
-        connection = Connection(address.name, self.rendezvous, self._store, on_wait=self.orders.raise_alarms)
+        connection = Connection(
+            address.name, self.rendezvous, self._store, on_wait=self.orders.raise_alarms, hears=self._hears
+        )
         try:
             yield (
                 connection,

@@ -80,7 +80,7 @@ def take_from_servers(worker: ProcessWorker, pair: UserPair) -> None:
     """Let a script's optimizer have the state that the servers have now."""
     for server in worker.servers:
         worker.context.mailbox.send(server.name, Packet(control=PullState()))
-        parts, states = StateParts(), None
+        parts, states = StateParts(range(len(pair.parameters))), None
         while states is None:
             states = parts.take(*worker.inbox.wait_for(StatePart))
         for layer, entry in states.items():

@@ -43,10 +43,10 @@ import dataclasses
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from ownpace.core.contract.errors import BY_CODE, NodeFailed, OwnpaceError, WireError
 from ownpace.engines.ledger import UpdateTotals
+from ownpace.engines.process.talk.checked import Count, build
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Start:
 class WorkDone:
     """What a worker has computed so far."""
 
-    samples: int = 0
+    samples: Count = 0
     compute_s: float = 0.0
     load_s: float = 0.0
     loss: float | None = None
@@ -125,9 +125,9 @@ class Snapshot:
     """The parameters of a shard, which come along, as they were at this time."""
 
     t: float
-    samples: int
-    updates: int
-    shard: int
+    samples: Count
+    updates: Count
+    shard: Count
     final: bool
 
 
@@ -150,9 +150,9 @@ class Pull:
 class Pulled:
     """They come along."""
 
-    shard: int
-    version: int
-    samples: int
+    shard: Count
+    version: Count
+    samples: Count
     """Of all updates so far."""
 
 
@@ -160,7 +160,7 @@ class Pulled:
 class Checksums:
     """Of the layers of a worker's parameters after this many updates, to compare replicas by."""
 
-    version: int
+    version: Count
     values: list[int]
 
 
@@ -176,9 +176,9 @@ class StatePart:
     layer: int
     """Its place in the model; −1: there is no state at all."""
     key: str
-    shape: list[int]
+    shape: list[Count]
     number: float | None
-    left: int
+    left: Count
     """How many parts follow."""
 
 
@@ -235,9 +235,9 @@ class GiveUp:
 class Together:
     """A rank has come to where all ranks have to come: the number of such places so far, and what this one is."""
 
-    number: int
+    number: Count
     what: str
-    loops: int
+    loops: Count
     """Loops over the data that it has begun, this one included."""
     fingerprint: dict[str, str]
 
@@ -246,7 +246,7 @@ class Together:
 class Agreed:
     """All ranks have come to that place."""
 
-    number: int
+    number: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,6 @@ Control = (
     | Parted
 )
 KINDS: dict[str, type[Control]] = {kind.__name__: kind for kind in typing.get_args(Control)}
-_NESTED: dict[str, type] = {"totals": UpdateTotals, "work": WorkDone}
 
 
 def to_record(control: Control) -> dict[str, object]:
@@ -304,38 +303,5 @@ def from_record(record: Mapping[str, object]) -> Control:
     fields = dict(record)
     kind = KINDS.get(str(fields.pop("kind", "")))
     if kind is None:
-        raise WireError(f"a message about the run is of the unknown kind {record.get('kind')!r}")
-    return typing.cast(Control, _build(kind, fields))
-
-
-def _build(kind: type, fields: Mapping[str, object]) -> object:
-    values = {}
-    for name, value in fields.items():
-        values[name] = _build(_NESTED[name], value) if name in _NESTED and isinstance(value, dict) else value
-    expected = {each.name: each for each in dataclasses.fields(kind)}
-    if values.keys() != expected.keys():
-        raise WireError(f"received a {kind.__name__} with the fields {sorted(values)} instead of {sorted(expected)}")
-    for name, value in values.items():
-        allowed = _Types.of(str(expected[name].type))
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise WireError(f"received a {kind.__name__} whose {name} is {value!r}")
-    return kind(**values)
-
-
-class _Types:
-    """What a field may hold: by the head of its annotation, which is a plain string here."""
-
-    _known: ClassVar[dict[str, tuple[type, ...]]] = {
-        "str": (str,),
-        "int": (int,),
-        "float": (float, int),
-        "float | None": (float, int, type(None)),
-        "bool": (bool,),
-        "UpdateTotals": (UpdateTotals,),
-        "WorkDone": (WorkDone,),
-    }
-
-    @classmethod
-    def of(cls, annotation: str) -> tuple[type, ...]:
-        head = annotation.partition("[")[0]
-        return {"list": (list,), "dict": (dict,)}.get(head) or cls._known[annotation]
+        raise WireError(f"a message about the run is of the unknown kind {repr(record.get('kind'))[:80]}")
+    return build(kind, fields)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.values import NO_NOTES, Contribution, Gradient, Notes, Sources
 
 Numbers = npt.NDArray[np.float32 | np.float64]
@@ -140,7 +141,11 @@ class SumHeader:
         written[self._first_note : self._first_note + len(notes)] = [notes[name] for name in sorted(notes)]
 
     def read(self, summed: Numbers, noted: Notes) -> Said:
-        """What all members said. `noted` is what this member noted itself: it has the names of what was summed."""
+        """What all members said. `noted` is what this member noted itself: it has the names of what was summed.
+
+        Raises:
+            WireError: No member says that: a count is no number.
+        """
         stop, *places = summed[: 1 + self._num_members * self._width].tolist()
         fixed = len(Entry._fields)
         starts = range(0, len(places), self._width)
@@ -153,12 +158,12 @@ class SumHeader:
         return Said(
             stop=stop > 0,
             last_came_s=max([entry.came_s for entry in entries]),
-            samples=round(sum([entry.samples for entry in present])),
+            samples=_whole(sum([entry.samples for entry in present])),
             loss=math.fsum([entry.loss for entry in present]),
             seconds=math.fsum([entry.seconds for entry in present]),
-            versions=tuple([round(min(column)) for column in zip(*versions, strict=True)]) or (0,) * self._num_shards,
+            versions=tuple([_whole(min(column)) for column in zip(*versions, strict=True)]) or (0,) * self._num_shards,
             notes=self._notes(summed, present, noted),
-            contributions=tuple([Contribution(round(e.samples), e.seconds, round(e.used)) for e in entries]),
+            contributions=tuple([Contribution(_whole(e.samples), e.seconds, _whole(e.used)) for e in entries]),
             settings=self._settings.read(summed),
             partial=any(entry.partial for entry in present),
             counts=self._counts([places[start + counts : start + self._width] for start in starts]),
@@ -167,10 +172,10 @@ class SumHeader:
 
     def _sources(self, summed: Numbers) -> Sources:
         used = summed[self._first_source : self._first_note].tolist()
-        return tuple([(rank, round(samples)) for rank, samples in enumerate(used) if samples])
+        return tuple([(rank, _whole(samples)) for rank, samples in enumerate(used) if samples])
 
     def _counts(self, of_members: Sequence[Sequence[float]]) -> tuple[int, ...]:
-        return tuple(round(sum(column)) for column in zip(*of_members, strict=True)) if self._num_counts else ()
+        return tuple(_whole(sum(column)) for column in zip(*of_members, strict=True)) if self._num_counts else ()
 
     def _notes(self, summed: Numbers, present: Sequence[Entry], noted: Notes) -> Notes:
         sums = {entry.names for entry in present}
@@ -213,6 +218,13 @@ class SettingsSection:
             self._came = came
             self._read = tuple(part[1:].astype("<u2").view("<f8").tolist()) if part[0] else ()
         return self._read
+
+
+def _whole(count: float) -> int:
+    try:
+        return round(count)
+    except (ValueError, OverflowError):
+        raise WireError(f"a sum came with {count} as a count: no member wrote that") from None
 
 
 def checksum(notes: Notes) -> float:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,6 +45,11 @@ _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
 )
+
+
+# Whatever a store holds is not connected to unless it looks like this.
+_CONTACT = re.compile(r"(tcp://[0-9A-Za-z.:\[\]%_-]{1,200}:[0-9]{1,5})(?: ([0-9a-f]{16}))?", re.ASCII)
+log = logging.getLogger(__name__)
 
 
 class RunKey:
@@ -106,6 +113,7 @@ class Mailbox:
         timeout_s: float = 30.0,
         silence_s: float | None = None,
         on_wait: Callable[[], None] = lambda: None,
+        hears: Callable[[str], bool] = lambda name: True,
     ) -> None:
         if len(name.encode()) > _LONGEST_NAME:
             raise InputError(f"the name {name[:40]}… has {len(name.encode())} bytes; use at most {_LONGEST_NAME}")
@@ -115,6 +123,9 @@ class Mailbox:
         self._timeout_s = timeout_s
         self._silence_s = silence_s
         self._on_wait = on_wait
+        self._hears = hears
+        self.unheard = 0
+        """Messages that came from others than those who are heard, and were thrown away unread."""
         self._lines: dict[str, _Line] = {}
         # The authenticator before the socket: one bound without it would admit any client for a moment.
         self._context = zmq.Context()
@@ -166,16 +177,28 @@ class Mailbox:
         """The next message: its sender, and its frames, which hold until this is called again. None: none came."""
         # What the last message pointed to has been read by now: its memory may be written again.
         self._incoming.taken()
-        if not self._box.poll(None if timeout_s is None else round(timeout_s * 1000)):
-            return None
-        sender, *frames = self._box.recv_multipart(copy=False)
-        name = bytes(sender.buffer).decode()
-        where = bytes(frames[0].buffer) if frames else b""
+        while self._box.poll(None if timeout_s is None else round(timeout_s * 1000)):
+            sender, *frames = self._box.recv_multipart(copy=False)
+            # Before anything of it is read: who has the key, but no place in the run, gets nothing done.
+            name = bytes(sender.buffer).decode(errors="replace")
+            if self._hears(name):
+                return name, self._read(name, frames)
+            self._count_unheard(name)
+            timeout_s = 0.0
+        return None
+
+    def _read(self, name: str, frames: Sequence[wire.Frame]) -> Sequence[wire.Frame]:
+        where = bytes(frames[0].buffer) if frames and len(frames[0].buffer) == 1 else b""
         if where == _IN_MEMORY and len(frames) == 4:
-            return name, [*frames[1:3], self._incoming.get(name, bytes(frames[3].buffer))]
+            return [*frames[1:3], self._incoming.get(name, bytes(frames[3].buffer))]
         if where != _IN_FRAMES:
-            raise WireError(f"{name} sent a message of another kind; do all nodes run the same ownpace?")
-        return name, frames[1:]
+            raise wire.blamed(name, WireError("a message of another kind; do all nodes run the same ownpace?"))
+        return frames[1:]
+
+    def _count_unheard(self, name: str) -> None:
+        if not self.unheard:
+            log.warning("%s does not hear %r, which is not of this run, nor others like it", self.name, name[:80])
+        self.unheard += 1
 
     def knows(self, name: str) -> bool:
         """Whether there is a line to that node already."""
@@ -201,7 +224,7 @@ class Mailbox:
         return bool(int(self._box.events) & zmq.POLLIN)
 
     def _open(self, to: str) -> _Line:
-        endpoint, _, identity = self._find(to).partition(" ")
+        endpoint, identity = self._contact_of(to)
         socket = self._new_socket(zmq.DEALER)
         # Before connecting: otherwise the handshake could be over before anything listens for its events.
         monitor = socket.get_monitor_socket()
@@ -224,6 +247,13 @@ class Mailbox:
         shares_memory = bool(identity) and identity == self._identity
         memory = shared_memory.Outgoing() if shares_memory else None
         return _Line(socket, memory, None if self._silence_s is None else monitor)
+
+    def _contact_of(self, to: str) -> tuple[str, str]:
+        found = self._find(to)
+        read = _CONTACT.fullmatch(found)
+        if read is None:
+            raise WireError(f"{found[:80]!r} is not where {to} can listen; nobody of this run wrote that")
+        return read[1], read[2] or ""
 
     def _await_handshake(self, monitor: zmq.Socket[bytes], to: str, endpoint: str) -> None:
         deadline = time.monotonic() + self._timeout_s

@@ -111,14 +111,18 @@ class Incoming:
             for key in [key for key in self._maps if key[0] == sender]:
                 del self._maps[key]
             self._maps[sender, pid, generation] = known
-        if not 0 <= nbytes <= len(known) - _HEAD:
+        if not 0 <= nbytes <= len(known) - _HEAD or number < 0:
             raise SharedMemoryError(f"{sender} says that {nbytes} bytes are in memory of {len(known) - _HEAD}")
         self._to_be_taken = (known, number)
         return SharedFrame(memoryview(known)[_HEAD : _HEAD + nbytes])
 
     def _open(self, sender: str, pid: int, file: int) -> mmap.mmap:
         try:
-            opened = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+            entry = f"/proc/{pid}/fd/{file}"
+            # Before it is opened: nobody says which file of this user is written to.
+            if not os.readlink(entry).startswith("/memfd:ownpace "):  # noqa: PTH115  # it is no path of a file
+                raise SharedMemoryError(f"{sender} shares something that is not memory of ours")
+            opened = os.open(entry, os.O_RDWR | os.O_CLOEXEC)
             try:
                 if fcntl.fcntl(opened, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                     raise SharedMemoryError(f"{sender} shares memory that it could still shrink")

@@ -81,6 +81,17 @@ class Limits:
     """Of the servers, or the whole vector; what parameters and gradients may be of."""
     most_values: int
     """Of any tensor."""
+    dtype: torch.dtype | None = None
+    """Of parameters and gradients; None: of any type."""
+    own: Shard | None = None
+    """Of a server: what gradients must be of. None: they may be of any shard, or of the whole."""
+
+    @property
+    def gradient_sizes(self) -> set[int]:
+        """How many values a gradient may have."""
+        if self.own is not None:
+            return {self.own.stop - self.own.start}
+        return {self.most_values, *(shard.stop - shard.start for shard in self.shards)}
 
 
 class _Header(NamedTuple):
@@ -169,36 +180,50 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
         return replace(packet, body=values, control=_read_control(frames[1]))
     sources, versions, packet.settings, packet.notes, gradient_notes = _read_numbers(header, frames[1])
     if header.kind == _GRADIENT:
-        sizes = {limits.most_values, *(shard.stop - shard.start for shard in limits.shards)}
-        if values is None or header.num_values not in sizes or not versions:
-            raise WireError(
-                f"received a gradient of {header.num_values} values, neither the model's size nor a shard's"
-            )
+        if values is None or header.num_values not in limits.gradient_sizes:
+            raise WireError(f"a gradient of {header.num_values} values, neither the model's size nor a shard's")
+        if len(versions) not in (1, len(limits.shards)) or min(versions) < 0:
+            raise WireError(f"a gradient with the versions {versions[:8]} of {len(limits.shards)} shards")
         packet.body = Gradient(values, header.number, versions, header.loss, header.seconds, gradient_notes)
         packet.body.partial = bool(header.partial)
         packet.body.sources = sources
     elif header.kind == _PARAMETERS:
         if values is None or not 0 <= header.shard < len(limits.shards):
-            raise WireError(f"received parameters of shard {header.shard}; there are {len(limits.shards)}")
+            raise WireError(f"parameters of shard {header.shard}; there are {len(limits.shards)}")
         owner = limits.shards[header.shard]
         if header.num_values != owner.stop - owner.start:
-            raise WireError(
-                f"received parameters of {header.num_values} values for a shard of {owner.stop - owner.start}"
-            )
+            raise WireError(f"parameters of {header.num_values} values for a shard of {owner.stop - owner.start}")
         packet.body = Parameters(values, header.number, owner)
     elif header.kind == _TENSOR:
         packet.body = values
     return packet
 
 
+def unpack_from(sender: str, frames: Sequence[Frame], limits: Limits) -> Packet:
+    """The same, of a message of this node's.
+
+    Raises:
+        WireError: It is none. The sender is to blame: nobody else can have written it.
+    """
+    try:
+        return unpack(frames, limits)
+    except WireError as error:
+        raise blamed(sender, error) from None
+
+
+def blamed(sender: str, error: WireError) -> WireError:
+    """The same error, of a message of this node's."""
+    named = WireError(f"{sender} sent what no node sends: {error}")
+    named.blame = sender
+    return named
+
+
 def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
     if len(frames) < 2 or len(frames[0].buffer) != _HEADER.size:
-        raise WireError(f"received a message of {len(frames)} frames that does not begin with our header")
+        raise WireError(f"a message of {len(frames)} frames that does not begin with our header")
     header = _Header._make(_HEADER.unpack(frames[0].buffer))
     if header.magic != _MAGIC or header.kind > _CONTROL or header.dtype >= len(_DTYPES):
-        raise WireError(
-            "received a message that is not ours, or of another version; do all nodes run the same ownpace?"
-        )
+        raise WireError("a message that is not ours, or of another version; do all nodes run the same ownpace?")
     if (
         # Before anything is allocated: these numbers come from outside.
         min(header.counts) < 0
@@ -212,7 +237,27 @@ def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
     # Otherwise bytes that no check has counted would be taken in silently.
     if header.num_values < 0 and len(frames) > 2:
         raise WireError(f"a message announces no tensor, but brings {len(frames) - 2} pieces of one")
+    # In shared memory a tensor is one piece, however large.
+    most_pieces = max(1, -(-header.num_values * _DTYPES[header.dtype].itemsize // PIECE))
+    if len(frames) - 2 > most_pieces:
+        raise WireError(f"a message brings {len(frames) - 2} pieces of a tensor of {header.num_values} values")
+    _check_numbers(header, limits)
     return header
+
+
+def _check_numbers(header: _Header, limits: Limits) -> None:
+    """What a node counts is never negative, and its times are finite; before the start they are −∞."""
+    counts = (header.generation, header.known_samples, header.number)
+    times_are_right = 0 <= header.seconds < math.inf and header.sent_s < math.inf
+    if min(counts) < 0 or max(header.stop, header.partial) > 1 or not times_are_right:
+        raise WireError(
+            f"a message of generation {header.generation} that knows of {header.known_samples} samples, has the number "
+            f"{header.number}, took {header.seconds} s, was sent at {header.sent_s} s, and has the flags "
+            f"{header.stop} and {header.partial}"
+        )
+    is_of_model = header.kind in (_GRADIENT, _PARAMETERS)
+    if is_of_model and limits.dtype is not None and _DTYPES[header.dtype] is not limits.dtype:
+        raise WireError(f"values of type {_DTYPES[header.dtype]} for a model of type {limits.dtype}")
 
 
 def _read_numbers(header: _Header, frame: Frame) -> tuple[Sources, tuple[int, ...], tuple[float, ...], Notes, Notes]:

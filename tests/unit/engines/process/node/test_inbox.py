@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ownpace.algorithms import make_algorithm
-from ownpace.core.contract.errors import PeerLost
-from ownpace.core.contract.values import Address
+from ownpace.core.contract.errors import PeerLost, WireError
+from ownpace.core.contract.values import Address, Gradient, Parameters, Shard
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.node.context import NodeContext, Orders
@@ -18,7 +18,18 @@ from ownpace.engines.process.node.reporter import HUB, Reporter, WallClock
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.rendezvous import LOOPBACK, local_store
 from ownpace.engines.process.talk.channels import Wiring
-from ownpace.engines.process.talk.control import Control, GiveUp, Pull, Release, Start, Stop
+from ownpace.engines.process.talk.control import (
+    ClockAnswer,
+    Control,
+    GiveUp,
+    Goodbye,
+    Prepared,
+    Pull,
+    Release,
+    Start,
+    Stop,
+    Welcome,
+)
 from ownpace.engines.process.talk.mailbox import Mailbox, RunKey
 from ownpace.engines.process.talk.wire import Packet
 from ownpace.engines.progress import Progress
@@ -82,7 +93,7 @@ class Pair:
         for packet in packets:
             self._mailboxes[sender].send(to, packet)
         # Messages come in order: when this one is there, so are all before it.
-        self._mailboxes[sender].send(to, Packet(control=Start(0.0)))
+        self._mailboxes[sender].send(to, Packet(control=Prepared()))
 
     def close(self) -> None:
         for mailbox in self._mailboxes.values():
@@ -128,7 +139,7 @@ def test_a_message_of_an_older_generation_is_dropped(pair):
     inbox, _ = worker(pair)
     inbox.begin(2)
     pair.send("server-0", "worker-0", numbered(1, 1), numbered(2, 2), numbered(3, 0))
-    inbox.wait_for(Start)
+    inbox.wait_for(Prepared)
     assert taken(inbox) == [2]
 
 
@@ -136,7 +147,7 @@ def test_a_message_of_a_newer_generation_waits_until_a_worker_has_begun_it(pair)
     inbox, _ = worker(pair)
     inbox.begin(1)
     pair.send("server-0", "worker-0", numbered(1, 2), numbered(2, 1), numbered(3, 3), numbered(4, 2))
-    inbox.wait_for(Start)
+    inbox.wait_for(Prepared)
     assert taken(inbox) == [2]
     inbox.begin(2)
     assert taken(inbox) == [1, 4]
@@ -147,8 +158,10 @@ def test_a_message_of_a_newer_generation_waits_until_a_worker_has_begun_it(pair)
 def test_what_was_left_of_a_generation_is_gone_in_the_next(pair):
     inbox, _ = worker(pair)
     inbox.begin(1)
-    pair.send("server-0", "worker-0", numbered(1, 1), Packet(control=Stop()))
-    inbox.wait_for(Start)
+    pair.send("server-0", "worker-0", numbered(1, 1))
+    pair.send(HUB, "worker-0", Packet(control=Stop()))
+    inbox.wait_for(Prepared)
+    inbox.wait_for(Prepared)
     assert inbox.told_to_stop
     inbox.begin(2)
     assert not inbox.told_to_stop
@@ -159,11 +172,11 @@ def test_a_message_of_a_newer_generation_ends_what_a_server_does(pair):
     inbox, _ = server(pair)
     pair.send("worker-0", "server-0", numbered(1, 0), numbered(2, 1))
     with pytest.raises(NewGeneration):
-        inbox.wait_for(Start)
+        inbox.wait_for(Prepared)
     assert inbox.newest == 1
     inbox.begin(inbox.newest)
     assert taken(inbox) == [2]
-    inbox.wait_for(Start)
+    inbox.wait_for(Prepared)
 
 
 def test_settings_are_heard_only_when_their_message_is_awaited(pair):
@@ -172,7 +185,7 @@ def test_settings_are_heard_only_when_their_message_is_awaited(pair):
     early = inbox.receive()
     packets = Packet(settings=(1.0,)), Packet(settings=(2.0,)), Packet(settings=(3.0,), generation=1)
     pair.send("server-0", "worker-0", *packets)
-    inbox.wait_for(Start)
+    inbox.wait_for(Prepared)
     assert node.settings == []
     for expected, received in ((1.0, early), (2.0, inbox.receive())):
         awaited(received)
@@ -187,7 +200,7 @@ def test_a_receive_takes_the_next_message_of_its_sender(pair):
     inbox, _ = worker(pair)
     of_server, of_worker = inbox.receive(ROSTER.servers.members[0]), inbox.receive(ROSTER.workers.members[0])
     pair.send("server-0", "worker-0", numbered(1, 0), numbered(2, 0))
-    inbox.wait_for(Start)
+    inbox.wait_for(Prepared)
     assert of_server.done
     assert of_server.message.notes == {"number": 1}
     assert not of_worker.done
@@ -197,19 +210,49 @@ def test_a_receive_takes_the_next_message_of_its_sender(pair):
 def test_control_messages_wait_unless_the_node_takes_them(pair):
     inbox, node = server(pair)
     pair.send("worker-0", "server-0", Packet(control=Pull()))
-    inbox.wait_for(Start)
-    assert node.controls == [Pull(), Start(0.0)]
+    inbox.wait_for(Prepared)
+    assert node.controls == [Pull(), Prepared()]
 
 
 def test_a_released_server_ends_while_it_waits(pair):
     inbox, _ = server(pair)
-    pair.send("worker-0", "server-0", Packet(control=Release()))
+    pair.send(HUB, "server-0", Packet(control=Release()))
     with pytest.raises(Released):
         inbox.block(inbox.receive())
 
 
 def test_a_run_that_has_failed_says_of_what(pair):
     inbox, _ = worker(pair)
-    pair.send("server-0", "worker-0", Packet(control=GiveUp("diverged", "the loss is nan")))
+    pair.send(HUB, "worker-0", Packet(control=GiveUp("diverged", "the loss is nan")))
     with pytest.raises(PeerLost, match="the run has failed: the loss is nan"):
-        inbox.wait_for(Start)
+        inbox.wait_for(Prepared)
+
+
+def test_only_the_hub_has_a_say_in_how_the_run_goes_on(pair):
+    inbox, _ = worker(pair)
+    for control in (Stop(), Release(), GiveUp("diverged", "no"), Start(0.0), ClockAnswer(1.0), Goodbye([]), Welcome()):
+        pair.send("server-0", "worker-0", Packet(control=control))
+        words = f"server-0 sent what no node sends: {type(control).__name__}, which only the hub may say"
+        with pytest.raises(WireError, match=words) as caught:
+            inbox.wait_for(Prepared)
+        assert caught.value.blame == "server-0"
+        inbox.wait_for(Prepared)
+    assert not inbox.told_to_stop
+    assert not inbox.released
+
+
+def test_a_message_that_does_not_fit_names_its_sender(pair):
+    inbox, _ = server(pair)
+    shard = ROSTER.shards[0]
+    for body, words in (
+        (Gradient(torch.zeros(4, dtype=torch.float64), 1, (0,)), "values of type torch.float64"),
+        (Gradient(torch.zeros(3), 1, (0,)), "a gradient of 3 values"),
+        (Gradient(torch.zeros(4), -1, (0,)), "has the number -1"),
+        (Gradient(torch.zeros(4), 1, (0, 0)), "the versions"),
+        (Parameters(torch.zeros(4), 1, Shard(7, 0, 4)), "parameters of shard 7"),
+        (Parameters(torch.zeros(4), -1, shard), "has the number -1"),
+    ):
+        pair.send("worker-0", "server-0", Packet(body))
+        with pytest.raises(WireError, match=f"worker-0 sent what no node sends: .*{words}"):
+            inbox.wait_for(Prepared)
+        inbox.wait_for(Prepared)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from ownpace.core.contract.errors import InputError, MachineDied, NodeFailed, PeerLost
+from ownpace.core.contract.errors import InputError, MachineDied, NodeFailed, PeerLost, WireError
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, local_store
+from ownpace.engines.process.talk.control import Agreed, GiveUp, Refuse, Together
 from ownpace.engines.process.talk.mailbox import RunKey
 
 PATIENCE_S = 120.0
@@ -110,3 +111,13 @@ def test_one_who_suffers_hears_whose_failure_it_is(three):
     explained = three.do(2, lambda rank: rank.explained(PeerLost("a member of workers is gone")))
     three.do(1, lambda rank: rank.fail(KeyError("mine"))).result(PATIENCE_S)
     assert str(explained.result(PATIENCE_S)) == "the run has failed: rank 1: KeyError: 'mine'"
+
+
+def test_a_rank_that_says_what_no_rank_says_is_named(three):
+    """Rank 1 has lost count; whoever has no place in the run, or is not rank 0, is not heard at all."""
+    waiting = three.do(0, begin({}))
+    for control in (Agreed(1), Refuse("no"), GiveUp("diverged", "no")):
+        three.do(2, lambda rank, control=control: rank._send(0, control)).result(PATIENCE_S)
+    three.do(1, lambda rank: rank._send(0, Together(7, "loop", 1, {}))).result(PATIENCE_S)
+    with pytest.raises(WireError, match=r"^rank-1 sent what no node sends: Together\(number=7"):
+        waiting.result(PATIENCE_S)

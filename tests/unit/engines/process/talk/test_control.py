@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -62,12 +64,59 @@ def test_what_is_sent_comes_through_json(example):
         ({"kind": "Pulled", "shard": True, "version": 1, "samples": 8}, "shard is True"),
         ({"kind": "Ended", "checksums": 3}, "checksums is 3"),
         ({"kind": "Report", "now_s": 0.0, "totals": {}, "work": {}, "events": []}, "a UpdateTotals with the fields"),
-        ({"kind": "Report", "now_s": 0.0, "totals": [], "work": {}, "events": []}, "received a"),
+        ({"kind": "Report", "now_s": 0.0, "totals": [], "work": {}, "events": []}, "a Report whose totals is"),
     ],
 )
 def test_what_is_none_of_them_is_refused(record, words):
     with pytest.raises(WireError, match=words):
         from_record(record)
+
+
+REPORT: dict[str, Any] = to_record(next(example for example in EXAMPLES if isinstance(example, Report)))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": "Start", "zero_s": math.nan},
+        {"kind": "Start", "zero_s": -math.inf},
+        {"kind": "Start", "zero_s": 10**30},
+        {"kind": "ClockAnswer", "now_s": math.inf},
+        {"kind": "Pulled", "shard": -1, "version": 1, "samples": 8},
+        {"kind": "Pulled", "shard": 0, "version": 1.5, "samples": 8},
+        {"kind": "Pulled", "shard": 0, "version": 2**63, "samples": 8},
+        {"kind": "Checksums", "version": 1, "values": [1, "2"]},
+        {"kind": "Checksums", "version": 1, "values": [1, True]},
+        {"kind": "Checksums", "version": 1, "values": [2**64]},
+        {"kind": "StatePart", "layer": 0, "key": "k", "shape": [2, -1], "number": None, "left": 0},
+        {"kind": "StatePart", "layer": 0, "key": "k", "shape": [[2]], "number": None, "left": 0},
+        {"kind": "StatePart", "layer": 0, "key": "k", "shape": [], "number": math.nan, "left": 0},
+        {"kind": "StatePart", "layer": 0, "key": "k", "shape": [], "number": 1.0, "left": -1},
+        {"kind": "Hello", "fingerprint": {"model": 3}},
+        {"kind": "Hello", "fingerprint": ["model"]},
+        {"kind": "Goodbye", "events": [{}]},
+        {"kind": "Together", "number": 1, "what": "loop", "loops": -1, "fingerprint": {}},
+        {**REPORT, "now_s": math.nan},
+        {**REPORT, "events": ["a", 3]},
+        {**REPORT, "work": {**REPORT["work"], "spans": [[0.0, "1"]]}},
+        {**REPORT, "work": {**REPORT["work"], "spans": [[0.0, math.inf]]}},
+        {**REPORT, "work": {**REPORT["work"], "samples": -1}},
+        {**REPORT, "work": {**REPORT["work"], "more": 1}},
+        {**REPORT, "totals": {**REPORT["totals"], "t": math.nan}},
+        {**REPORT, "totals": {**REPORT["totals"], "closed": 1}},
+        {**REPORT, "totals": None},
+    ],
+    ids=lambda record: str(record)[:80],
+)
+def test_values_within_lists_and_numbers_that_are_none_are_refused(record):
+    with pytest.raises(WireError, match=r"^a (\w+) (whose|with the fields) .{1,400}$"):
+        from_record(json.loads(json.dumps(record)))
+
+
+def test_an_error_is_short_whatever_was_sent():
+    for record in ({"kind": "x" * 10**6}, {"kind": "Start", "zero_s": "x" * 10**6}, {"kind": "Start", "x" * 10**6: 1}):
+        with pytest.raises(WireError, match=r"^.{1,400}$"):
+            from_record(record)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=4))

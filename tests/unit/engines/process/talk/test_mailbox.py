@@ -13,7 +13,7 @@ import pytest
 import torch
 import zmq
 
-from ownpace.core.contract.errors import InputError, MachineDied
+from ownpace.core.contract.errors import InputError, MachineDied, WireError
 from ownpace.core.contract.values import Shard
 from ownpace.engines.process.talk import shared_memory
 from ownpace.engines.process.talk.control import Stop
@@ -146,6 +146,72 @@ def test_who_knows_the_key_needs_nothing_else(mailboxes):
         friend.connect(here.contact.partition(" ")[0])
         friend.send_multipart([b"W", *(bytes(frame) for frame in pack(Packet(stop=True)))])
         assert arrived(here)[0] == "friend"
+
+
+@pytest.mark.parametrize("name", [b"stranger", b"", b"\xff\xfe", b"x" * 255])
+def test_who_has_no_place_in_the_run_is_not_heard_whatever_it_sends(name, caplog):
+    key = RunKey("ours")
+    here = Mailbox("here", "127.0.0.1", key, lambda to: here.contact, hears={"here"}.__contains__)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.linger = 0
+        if name:
+            stranger.routing_id = name
+        stranger.curve_serverkey = key.server_public
+        stranger.curve_publickey, stranger.curve_secretkey = key.client_public, key.client_secret
+        stranger.connect(here.contact.partition(" ")[0])
+        messages: list[list[bytes]] = [
+            [b"W", *(bytes(frame) for frame in pack(Packet(stop=True)))],
+            [b"L", b"", b"", b"OWNPLACE" + bytes(40)],
+            [b""],
+            [b"X" * 100],
+            10_000 * [b""],
+        ]
+        for message in messages:
+            stranger.send_multipart(message)
+        deadline = time.monotonic() + 60
+        while here.unheard < len(messages) and time.monotonic() < deadline:
+            assert here.receive(0.05) is None
+    assert here.unheard == len(messages)
+    assert len([record for record in caplog.records if "does not hear" in record.message]) == 1
+    here.send("here", Packet(samples=3))
+    assert arrived(here)[0] == "here"
+    here.close(now=True)
+
+
+@pytest.mark.parametrize("message", [[b""], [b"X"], [b"W" * 2], [b"L", b"", b""], [b"L"] * 5])
+def test_a_message_of_no_kind_is_refused_and_its_sender_named(message):
+    key = RunKey("ours")
+    here = Mailbox("here", "127.0.0.1", key, lambda to: "")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as friend:
+        friend.linger = 0
+        friend.routing_id = b"friend"
+        friend.curve_serverkey = key.server_public
+        friend.curve_publickey, friend.curve_secretkey = key.client_public, key.client_secret
+        friend.connect(here.contact.partition(" ")[0])
+        friend.send_multipart(message)
+        with pytest.raises(WireError, match="friend sent what no node sends: a message of another kind"):
+            here.receive(60)
+    here.close(now=True)
+
+
+@pytest.mark.parametrize(
+    "contact",
+    [
+        "",
+        "here",
+        "ipc:///tmp/socket",
+        "inproc://x",
+        "tcp://",
+        "tcp://a:b",
+        "tcp://127.0.0.1:80 ../../etc",
+        "tcp://a\n:1",
+    ],
+)
+def test_what_a_store_says_is_connected_to_only_if_it_is_an_address(contact):
+    here = Mailbox("here", "127.0.0.1", RunKey.new(), lambda to: contact)
+    with pytest.raises(WireError, match="is not where there can listen; nobody of this run wrote that"):
+        here.send("there", Packet())
+    here.close(now=True)
 
 
 def test_an_address_of_another_machine_cannot_be_listened_on():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 import pytest
@@ -31,9 +32,24 @@ def test_a_place_that_does_not_exist_is_refused(change, message):
 
 
 def test_memory_that_could_shrink_is_refused():
-    file = os.memfd_create("loose", os.MFD_ALLOW_SEALING)
+    file = os.memfd_create("ownpace", os.MFD_ALLOW_SEALING)
     os.ftruncate(file, 4096)
     place = shared_memory._PLACE.pack(b"OWNPLACE", os.getpid(), file, 1, 1, 100)
     with pytest.raises(SharedMemoryError, match="could still shrink"):
         shared_memory.Incoming().get("liar", place)
     os.close(file)
+
+
+def test_only_memory_of_ours_is_written_to(tmp_path):
+    """Whoever knows the run's key could else have a node write into any file that this user has open."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(bytes(200))
+    foreign = os.memfd_create("foreign", os.MFD_ALLOW_SEALING)
+    os.ftruncate(foreign, 4096)
+    fcntl.fcntl(foreign, fcntl.F_ADD_SEALS, shared_memory._SEALS)
+    with victim.open("r+b") as opened:
+        for file in (opened.fileno(), foreign):
+            place = shared_memory._PLACE.pack(b"OWNPLACE", os.getpid(), file, 1, 1, 100)
+            with pytest.raises(SharedMemoryError, match="something that is not memory of ours"):
+                shared_memory.Incoming().get("liar", place)
+    os.close(foreign)

@@ -33,6 +33,8 @@ LIMITS = Limits(SHARDS, 12)
 
 whole = st.integers(0, 2**62)
 real = st.floats(allow_nan=False, width=64)
+times = st.floats(-1e300, 1e300)
+durations = st.floats(0, 1e300)
 dtypes = st.sampled_from(DTYPES)
 
 
@@ -63,12 +65,12 @@ noted = st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters=
 @given(
     dtypes,
     st.sampled_from([12, 5, 7, 0]),
-    st.lists(whole, min_size=1, max_size=4),
+    st.lists(whole, min_size=1, max_size=1) | st.lists(whole, min_size=3, max_size=3),
     noted,
     noted,
     st.lists(real, max_size=4),
     st.integers(0, 9),
-    real,
+    durations,
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=3).map(tuple),
 )
 def test_gradients(dtype, numel, versions, notes, own_notes, settings, samples, seconds, sources):
@@ -95,7 +97,7 @@ def test_the_loss_of_a_gradient_may_be_missing_and_may_be_a_tensor():
     assert there(Packet(Gradient(values(12, torch.float32), 3, (0,), torch.tensor(0.5)))).body.loss == 0.5
 
 
-@given(dtypes, st.sampled_from(SHARDS), whole, st.lists(real, max_size=4), real)
+@given(dtypes, st.sampled_from(SHARDS), whole, st.lists(real, max_size=4), times)
 def test_parameters(dtype, shard, version, settings, sent_s):
     parameters = Parameters(values(shard.stop - shard.start, dtype), version, shard)
     came = there(Packet(parameters, sent_s=sent_s, settings=tuple(settings)))
@@ -157,7 +159,7 @@ def forged(packet: Packet, **changes: Any) -> list[zmq.Frame]:
 
 
 GRADIENT = Packet(
-    Gradient(values(12, torch.float32), 3, (4, 5), 0.5, 0.25, {"square": 1.0, "é": 2.0}),
+    Gradient(values(12, torch.float32), 3, (4, 5, 6), 0.5, 0.25, {"square": 1.0, "é": 2.0}),
     {"group": 3.0},
     settings=(0.1,),
 )
@@ -168,7 +170,7 @@ HUGE = 2**40
 
 
 def test_forging_nothing_changes_nothing():
-    assert unpack(forged(GRADIENT), LIMITS).body.versions == (4, 5)
+    assert unpack(forged(GRADIENT), LIMITS).body.versions == (4, 5, 6)
     assert unpack(forged(GRADIENT, number=8), LIMITS).body.samples == 8
     assert unpack(forged(PARAMETERS, number=8), LIMITS).body.version == 8
 
@@ -192,11 +194,24 @@ def test_forging_nothing_changes_nothing():
         (forged(CONTROL, num_values=HUGE), f"announces {HUGE} values"),
         (sent(Packet(values(13, torch.float32))), "announces 13 values"),
         (sent(TENSOR)[:2], "announces 24 bytes of a tensor, but brings 0"),
-        ([*sent(TENSOR), zmq.Frame(b"more")], "announces 24 bytes of a tensor, but brings 28"),
+        ([*sent(TENSOR)[:2], zmq.Frame(bytes(28))], "announces 24 bytes of a tensor, but brings 28"),
+        ([*sent(TENSOR), zmq.Frame(b"more")], "brings 2 pieces of a tensor of 6 values"),
+        ([*sent(TENSOR), *1000 * [zmq.Frame(b"")]], "brings 1001 pieces of a tensor of 6 values"),
+        (forged(TENSOR, generation=-1), "of generation -1"),
+        (forged(TENSOR, known_samples=-1), "knows of -1 samples"),
+        (forged(TENSOR, stop=2), "the flags 2 and 0"),
+        (forged(TENSOR, partial=255), "the flags 0 and 255"),
+        (forged(TENSOR, sent_s=math.nan), "sent at nan s"),
+        (forged(TENSOR, sent_s=math.inf), "sent at inf s"),
+        *((forged(GRADIENT, seconds=wrong), f"took {wrong} s") for wrong in (math.nan, math.inf, -math.inf, -0.5)),
+        (forged(GRADIENT, number=-3), "has the number -3"),
+        (forged(PARAMETERS, number=-3), "has the number -3"),
+        (sent(Packet(Gradient(values(12, torch.float32), 3, (4, -5, 6)))), "versions (4, -5, 6) of 3 shards"),
+        (sent(Packet(Gradient(values(12, torch.float32), 3, (4, 5)))), "versions (4, 5) of 3 shards"),
         (forged(GRADIENT, num_versions=2**30), "numbers"),
         (forged(GRADIENT, num_gradient_notes=2**31 - 1), "numbers"),
         (forged(GRADIENT, num_settings=-1), "numbers"),
-        (forged(GRADIENT, num_versions=3), "bytes of them"),
+        (forged(GRADIENT, num_versions=4), "bytes of them"),
         (forged(GRADIENT, num_settings=0), "bytes of them"),
         (sent(Packet(Gradient(values(6, torch.float32), 3, (4,)))), "neither the model's size nor a shard's"),
         (forged(Packet(), kind=1), "neither the model's size nor a shard's"),
@@ -211,7 +226,7 @@ def test_forging_nothing_changes_nothing():
         ),
         ([sent(CONTROL)[0], zmq.Frame(b'{"kind": "Party"}'), *sent(CONTROL)[2:]], "unknown kind 'Party'"),
         ([sent(CONTROL)[0], zmq.Frame(b"{}"), *sent(CONTROL)[2:]], "unknown kind None"),
-        (forged(GRADIENT, num_versions=0, num_settings=3), "neither the model's size nor a shard's"),
+        (forged(GRADIENT, num_versions=0, num_settings=4), "versions () of 3 shards"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -219,6 +234,27 @@ def test_what_does_not_fit_together_is_refused(frames, words):
     with pytest.raises(WireError) as refused:
         unpack(frames, LIMITS)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("body", [GRADIENT.body, PARAMETERS.body])
+def test_values_are_of_the_models_type(body):
+    assert there(Packet(body), Limits(SHARDS, 12, torch.float32)).body is not None
+    with pytest.raises(WireError, match=r"values of type torch\.float32 for a model of type torch\.bfloat16"):
+        there(Packet(body), Limits(SHARDS, 12, torch.bfloat16))
+
+
+def test_a_server_takes_gradients_of_its_own_shard_alone():
+    limits = Limits(SHARDS, 12, own=SHARDS[1])
+    assert there(Packet(Gradient(values(7, torch.float32), 1, (0,))), limits).body is not None
+    for numel in (5, 12):
+        with pytest.raises(WireError, match=f"a gradient of {numel} values"):
+            there(Packet(Gradient(values(numel, torch.float32), 1, (0,))), limits)
+
+
+def test_who_sent_it_is_named():
+    with pytest.raises(WireError, match=r"^worker-7 sent what no node sends: a message of 0 frames") as caught:
+        wire.unpack_from("worker-7", [], LIMITS)
+    assert caught.value.blame == "worker-7"
 
 
 def test_room_is_made_only_for_what_has_come():

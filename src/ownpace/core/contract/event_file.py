@@ -1,0 +1,132 @@
+"""A run's events, read from its files one after the other: memory does not grow with the run.
+
+    events.jsonl      the first record, all detail of the beginning, then whatever is not detail, up to the last record
+    events.N.jsonl    the latest part of a run that passed its limit: all records, the last two files of it kept
+
+The first line of events.N.jsonl says after which line of events.jsonl it begins. What lies between is in neither file;
+`omitted` records say what it adds up to.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from itertools import islice
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import get_args, get_origin, get_type_hints
+
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import Event, from_line
+
+EVENTS = "events.jsonl"
+_SEGMENT = re.compile(r"events\.([1-9][0-9]{0,8})\.jsonl")
+_LONGEST_LINE = 1 << 28
+_LARGEST_INT = 1 << 63
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """The file of the latest part that has this number."""
+    return folder / f"events.{number}.jsonl"
+
+
+def segments(folder: Path) -> dict[int, Path]:
+    """The files of the latest part, by number, in order."""
+    found = ((_SEGMENT.fullmatch(path.name), path) for path in folder.iterdir())
+    return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+
+def segment_header(after: int) -> bytes:
+    """The first line of such a file: it begins after this line of events.jsonl."""
+    return f'{{"kind":"segment","after":{after}}}\n'.encode()
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a run, one after the other; `path` is its events.jsonl.
+
+    Raises:
+        InputError: The file is missing or cannot be read, or a line of it is not an event.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no event file {path}; give the folder of a run")
+    try:
+        later = list(segments(path.parent).values()) if path.name == EVENTS else []
+        # What the latest part holds is not taken from the first file, too.
+        yield from _events(path, 0, _after(later[0]) if later else None)
+        for segment in later:
+            yield from _events(segment, 1, None)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+
+
+def _events(path: Path, first: int, last: int | None) -> Iterator[Event]:
+    with path.open("rb") as file:
+        lines = iter(lambda: file.readline(_LONGEST_LINE), b"")
+        for number, line in enumerate(islice(lines, first, last), first + 1):
+            try:
+                event = from_line(line.decode("utf-8"))
+                _check(event)
+            except ValueError as error:
+                raise InputError(
+                    f"{path}, line {number}, is not an event: {str(error)[:200]}; was the run cut off?"
+                ) from None
+            yield event
+
+
+def _after(path: Path) -> int:
+    """After which line of events.jsonl a file of the latest part begins."""
+    with path.open("rb") as file:
+        line = file.readline(1000)
+    try:
+        after = json.loads(line)["after"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        after = None
+    if not isinstance(after, int):
+        raise InputError(f"{path} does not say which part of the run it holds; was the run cut off?")
+    return max(0, after)
+
+
+def _check(event: Event) -> None:
+    """Raise if a value is not of its field's type: reports rely on that."""
+    for name, hint in _hints(type(event)).items():
+        value = getattr(event, name)
+        if not _fits(value, hint):
+            raise ValueError(f"{name} is {value!r:.80}")
+
+
+_known: dict[type, Mapping[str, object]] = {}
+
+
+def _hints(cls: type) -> Mapping[str, object]:
+    if cls not in _known:
+        hints = get_type_hints(cls)
+        _known[cls] = {field.name: hints[field.name] for field in fields(cls)}
+    return _known[cls]
+
+
+def _fits(value: object, hint: object) -> bool:
+    # By hand and not with a library: a file may have millions of records, and there are few kinds of values.
+    if hint is str:
+        return isinstance(value, str)
+    if hint is float:
+        return isinstance(value, float | int) and not isinstance(value, bool) and _is_finite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST_INT
+    if hint is bool or hint is NoneType:
+        return isinstance(value, bool) if hint is bool else value is None
+    origin, options = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        return any(_fits(value, option) for option in options)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(each, options[0]) for each in value)
+    if origin is Mapping:
+        return isinstance(value, dict) and all(_fits(each, options[1]) for each in value.values())
+    assert isinstance(hint, type), hint
+    return isinstance(value, hint) and all(_fits(getattr(value, n), h) for n, h in _hints(hint).items())
+
+
+def _is_finite(value: float) -> bool:
+    return abs(value) < _LARGEST_INT if isinstance(value, int) else math.isfinite(value)

@@ -1,0 +1,51 @@
+"""What nodes tell the hub is checked against the run before anything is done with it.
+
+The types of all fields are right by then (`talk.checked`); here it is whether numbers fit this model and this fleet.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ownpace.core.contract.errors import WireError
+from ownpace.engines.process.talk.control import Checksums, Control, Ended, Report, Snapshot, WorkerBuffers
+from ownpace.engines.roster import Roster
+
+
+class HubChecks:
+    """Knows how large what it is shown may be."""
+
+    def __init__(self, roster: Roster, num_layers: int, num_buffers: int) -> None:
+        self._shards = roster.shards
+        self._num_layers = num_layers
+        self._num_buffers = num_buffers
+
+    def check(self, control: Control, body: Tensor | None) -> None:
+        """Raise if no node of this run can have said that.
+
+        Raises:
+            WireError: It does not fit the run.
+        """
+        match control:
+            case Report():
+                if any(len(span) != 2 for span in control.work.spans):
+                    raise WireError("a report whose spans are not pairs of times")
+            case Snapshot(shard=shard):
+                if shard >= len(self._shards):
+                    raise WireError(f"a snapshot of shard {shard}; there are {len(self._shards)}")
+                size = self._shards[shard].stop - self._shards[shard].start
+                if body is None or len(body) != size or not body.is_floating_point():
+                    raise WireError(f"a snapshot of {_values(body)} for a shard of {size}")
+            case WorkerBuffers():
+                if body is None or len(body) != self._num_buffers:
+                    raise WireError(f"buffers of {_values(body)}; the model's have {self._num_buffers}")
+            case Checksums(values=checksums):
+                if len(checksums) != self._num_layers:
+                    raise WireError(f"checksums of {len(checksums)} layers; there are {self._num_layers}")
+            case Ended(checksums):
+                if len(checksums) not in (0, self._num_layers):
+                    raise WireError(f"checksums of {len(checksums)} layers; there are {self._num_layers}")
+
+
+def _values(body: Tensor | None) -> str:
+    return "no values" if body is None else f"{body.numel()} values of type {body.dtype}"

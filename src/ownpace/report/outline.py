@@ -1,0 +1,91 @@
+"""What a figure shows of a run, taken from its events as they come: memory does not grow with the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ownpace.core.contract.events import Compute, End, Evaluation, Event, Load, Run, Transfer, Update, Wait
+
+MOST_ROWS = 8
+MOST_SPANS = 4000
+"""Of each kind and worker: more cannot be told apart in a figure."""
+UPDATES_SHOWN = 6
+Spans = list[tuple[float, float]]
+"""From when until when."""
+
+
+class RunOutline:
+    """Evaluations of the whole run, and what its first workers did at the beginning."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.run: Run | None = None
+        self.scores: list[tuple[float, float]] = []
+        """Time and test accuracy of each evaluation."""
+        self.losses: list[tuple[float, float]] = []
+        self.updates: list[float] = []
+        """When the first ones were made."""
+        self.spans: dict[tuple[str, int], Spans] = {}
+        """By kind and row."""
+        self.known_until = math.inf
+        """Up to when everything is here."""
+        self._end_s: float | None = None
+        self._rows: dict[str, int] = {}
+        for event in events:
+            self.take(event)
+
+    @property
+    def rows(self) -> list[str]:
+        """The workers that are shown."""
+        return list(self._rows)
+
+    @property
+    def num_workers(self) -> int:
+        """Of the run."""
+        return 0 if self.run is None else len(self.run.groups["workers"])
+
+    @property
+    def window_s(self) -> float:
+        """How much of the beginning is worth showing: a few updates, or all of a run that has none."""
+        if self.updates:
+            return self.updates[:UPDATES_SHOWN][-1]
+        return 1.0 if self._end_s is None else self._end_s
+
+    def take(self, event: Event) -> None:
+        """Look at one more event."""
+        match event:
+            case Compute() | Load() | Wait():
+                if event.who in self._rows:
+                    self._note(event.kind, self._rows[event.who], event.t, event.until)
+            case Transfer():
+                who = self._members(event.who) if isinstance(event.who, str) else event.who
+                # Servers, communicators and workers beyond the last row have none.
+                for member in set(who) & set(self._rows):
+                    self._note(event.kind, self._rows[member], event.t, event.until)
+            case Update():
+                if len(self.updates) < MOST_SPANS:
+                    self.updates.append(event.t)
+                else:
+                    self.known_until = min(self.known_until, event.t)
+            case Evaluation():
+                if event.accuracy is not None:
+                    self.scores.append((event.t, event.accuracy))
+                if event.loss is not None:
+                    self.losses.append((event.t, event.loss))
+            case Run():
+                self.run = event
+                self._rows = {name: row for row, name in enumerate(self._members("workers")[:MOST_ROWS])}
+            case End():
+                self._end_s = event.t
+            case _:
+                pass
+
+    def _members(self, group: str) -> list[str]:
+        return [] if self.run is None else self.run.groups.get(group, [])
+
+    def _note(self, kind: str, row: int, t: float, until: float) -> None:
+        spans = self.spans.setdefault((kind, row), [])
+        if len(spans) < MOST_SPANS:
+            spans.append((t, until))
+        else:
+            self.known_until = min(self.known_until, t)

@@ -1,0 +1,156 @@
+"""What becomes of a run's events and checkpoints on their way into its folder."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ownpace.core.contract.errors import DivergenceError, OwnpaceError
+from ownpace.core.contract.events import Evaluation, Event, Run, from_line, to_line
+from ownpace.core.learning.plain_state import PlainState
+from ownpace.engines import Outcome
+from ownpace.engines.job import OnCheckpoint
+from ownpace.report.summary import Summary, SummaryBuilder
+from ownpace.run.checkpoints import CheckpointWriter, samples_of
+from ownpace.run.config import Config
+from ownpace.run.folder import RunFolder
+from ownpace.run.resume import Resumption, saved_fields
+from ownpace.run.resumed_folder import ResumedFolder, recorded
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a run."""
+
+    summary: Summary
+    wall_seconds: float
+    error: OwnpaceError | None
+    folder: Path | None
+    checkpoint: Path | None = None
+    """The latest that is whole, if the run wrote any or went on from one."""
+
+    def how_to_go_on(self) -> str | None:
+        """What to do after a run that ended early, if there is a checkpoint to go on from."""
+        # One that diverged would do so again.
+        if self.error is None or isinstance(self.error, DivergenceError) or self.checkpoint is None:
+            return None
+        run = self.checkpoint.parent.parent
+        return f"go on from sample {samples_of(self.checkpoint):,} with: ownpace train --resume {shlex.quote(str(run))}"
+
+    def as_dict(self) -> dict[str, object]:
+        """The summary and the wall-clock time, ready for JSON."""
+        return {**self.summary.as_dict(), "wall_seconds": self.wall_seconds, "out": self.folder and str(self.folder)}
+
+
+class Recording:
+    """Counts, writes and shows a run's events as they come, and hands its checkpoints on to be written."""
+
+    def __init__(
+        self,
+        folder: RunFolder | ResumedFolder,
+        config: Config,
+        writer: CheckpointWriter | None,
+        resumption: Resumption | None,
+        on_event: Callable[[Event], None] | None,
+    ) -> None:
+        self._folder = folder
+        self._config = config
+        self._writer = writer
+        self._resumed = resumption
+        self._on_event = on_event
+        self._highlights = Highlights()
+        self._builder = SummaryBuilder()
+        self._began = time.perf_counter()
+        if resumption is not None:
+            about = resumption.file.about
+            # Of the whole run, not only of its latest part.
+            self._began -= float(str(about["wall_seconds"]))
+            lines = about["highlights"]
+            assert isinstance(lines, list)
+            for line in lines:
+                event = from_line(line)
+                self._highlights.take(event)
+                self._builder.take(event)
+            if on_event is not None:
+                for event in recorded(resumption):
+                    on_event(event)
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        if self._resumed is not None and isinstance(event, Run):
+            return  # it stands at the beginning already
+        # Counted and written before it is shown: if the handler raises, the record is not lost.
+        self._highlights.take(event)
+        self._builder.take(event)
+        self._folder.write_event(event)
+        if self._on_event is not None:
+            self._on_event(event)
+
+    @property
+    def on_checkpoint(self) -> OnCheckpoint | None:
+        """Who takes checkpoints; None: nobody wants any."""
+        return None if self._writer is None else self._checkpoint
+
+    def _checkpoint(self, state: PlainState) -> None:
+        assert self._writer is not None
+        about = {
+            "config": saved_fields(self._config),
+            "wall_seconds": time.perf_counter() - self._began,
+            # Which also writes them: whoever goes on from here finds what came before.
+            "records": self._folder.position(),
+            "highlights": self._highlights.lines(),
+        }
+        self._writer.take(_samples(state), state, about)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Wait until the last checkpoint is written."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def result(self, outcome: Outcome) -> Result:
+        """What came out."""
+        summary = self._builder.summary()
+        if outcome.error is not None:
+            # An error that the last record does not know: replicas that differ are found after it was written.
+            summary = replace(summary, code=outcome.error.code)
+        checkpoint = self._folder.checkpoint if self._writer is None else self._writer.last
+        wall_seconds = time.perf_counter() - self._began
+        return Result(summary, wall_seconds, outcome.error, self._folder.path, checkpoint)
+
+
+def _samples(state: PlainState) -> int:
+    """How far a run is: as far as its servers, or the worker that has made most updates."""
+    servers, workers = state.get("servers"), state["workers"]
+    assert isinstance(workers, Mapping)
+    learners = servers if isinstance(servers, Sequence) and servers else workers.values()
+    return max(int(learner["counts"]["samples"]) for learner in learners)
+
+
+class Highlights:
+    """The events that a run's summary is made of: few, so that each checkpoint can hold them."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._better: list[Evaluation] = []
+        """Than all before."""
+        self._last: Evaluation | None = None
+
+    def take(self, event: Event) -> None:
+        """Look at one more event."""
+        if isinstance(event, Run):
+            self._run = event
+        elif isinstance(event, Evaluation):
+            self._last = event
+            if event.accuracy is not None and (not self._better or event.accuracy > (self._better[-1].accuracy or 0.0)):
+                self._better.append(event)
+
+    def lines(self) -> list[str]:
+        """Those events, in their order."""
+        last = None if self._last in self._better[-1:] else self._last
+        return [to_line(event) for event in (self._run, *self._better, last) if event is not None]
