@@ -161,7 +161,7 @@ def _network(draws: Draws, task: Task, batch_s: float) -> Network:
     # From links that nobody notices to sums that take ten times as long as a batch.
     nbytes = sum(parameter.nbytes for parameter in task.model().parameters())
     return Network(
-        bandwidth_bytes_per_s=nbytes / (batch_s * draws.between(1e-3, 10)),
+        bandwidth_bytes_per_s=max(1.0, nbytes / (batch_s * draws.between(1e-3, 10))),
         latency_s=draws.one_of(0.0, batch_s * draws.between(1e-3, 1)),
     )
 
@@ -169,7 +169,7 @@ def _network(draws: Draws, task: Task, batch_s: float) -> Network:
 def _server(draws: Draws, network: Network) -> ServerMachine:
     if draws.chance(0.7):
         return ServerMachine()
-    return ServerMachine(bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * draws.between(0.1, 10))
+    return ServerMachine(bandwidth_bytes_per_s=max(1.0, network.bandwidth_bytes_per_s * draws.between(0.1, 10)))
 
 
 def _other_fleet(draws: Draws, job: Job) -> Fleet:
