@@ -61,11 +61,14 @@ class Books:
     _counted: tuple[Gradient, Gradient] | None = None
     _alone: dict[tuple[int, int], dict[tuple[int, ...], Tensor]] = field(default_factory=lambda: defaultdict(dict))
     """By generation and version: what nodes, by their ranks, did alone since."""
+    _kept: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    """By version, what workers keep."""
     _starts: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def copy(self) -> Books:
         """The books as they are now, to go on with from a checkpoint."""
         other = Books(self.subject, self.width, self.generation, dict(self.updates), dict(self.reached))
+        other._kept.update(self._kept)
         other.began.update({number: list(begun) for number, begun in self.began.items()})
         return other
 
@@ -84,6 +87,8 @@ class Books:
             self.began[self.generation].append((name, version, learner.parameters.values.clone()))
         if not holds:
             return
+        if learner.address.role == "worker":
+            self._check_kept(cast(Worker, learner))
         if version < self.reached.get(name, 0):
             self.complain(f"{name} had made update {self.reached[name]}, and goes on from {version}")
         self.reached[name] = version
@@ -122,6 +127,9 @@ class Books:
             gradient.mean.clone(), gradient.samples, lr_scale, memory, gradient.sources
         )
         self.reached[learner.address.name] = version
+        if learner.address.role == "worker":
+            kept = cast(Worker, learner).kept
+            self._kept[version] = {key: value.clone() for key, value in kept.items()}
 
     def alone(self, me: Worker, gradient: Gradient) -> None:
         """A worker is about to take a step alone."""
@@ -144,6 +152,12 @@ class Books:
         if weight is not None:
             self._check_average(start - values, torch.stack(list(done.values())), weight)
         return start - total
+
+    def _check_kept(self, me: Worker) -> None:
+        """Whether what an algorithm keeps is what it kept at this version."""
+        kept = self._kept.get(me.parameters.version, {})
+        if any(key not in me.kept or not torch.equal(me.kept[key], value) for key, value in kept.items()):
+            self.complain(f"{me.address.name} goes on without what was kept at update {me.parameters.version}")
 
     def _check_average(self, moved: Tensor, done: Tensor, weight: float) -> None:
         """Whether a move is a sum of what nodes did, with weights that add up to this."""

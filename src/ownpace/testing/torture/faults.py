@@ -32,6 +32,6 @@ def _fault(draws: Draws, job: Job, takes_s: float) -> PlannedFault:
     if kind != "pause" and draws.chance(0.3):
         back_s = None
     who = draws.one_of(*job.fleet.workers).name
-    if kind == "kill" and job.servers and draws.chance(0.35):
+    if kind == "kill" and job.servers and draws.chance(0.5):
         who = f"server-{draws.number(0, len(job.servers) - 1)}"
     return PlannedFault(worker=who, at_s=at_s, kind=kind, back_at_s=back_s)

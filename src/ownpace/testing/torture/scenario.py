@@ -101,7 +101,7 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
     rounds = draws.number(3, 25)
     samples = min(rounds * batch * num_workers, 300)
     # Not much less than what it takes to notice a death: the others may compute as long as they like meanwhile.
-    takes_s = draws.between(2, 300)
+    takes_s = draws.between(1, 200)
     paces = _paces(draws, num_workers, samples / takes_s)
     network = _network(draws, task, batch / max(paces))
     machines = tuple(_drawn_machine(draws, pace, takes_s) for pace in paces)
