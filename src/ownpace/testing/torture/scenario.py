@@ -29,6 +29,8 @@ class Scenario:
     """Which of its checkpoints the run is resumed from, as a share of their number (None: it is not)."""
     other_fleet: Fleet | None = None
     """What it is resumed on, if not on the same."""
+    timed: bool = False
+    """Whether its time is simulated alone, too."""
 
     @property
     def faults(self) -> list[str]:
@@ -62,6 +64,8 @@ class Scenario:
             machines = ", ".join(_machine(worker.name, worker.machine) for worker in self.other_fleet.workers)
             lines.append(f"resumed on {machines}; {len(self.other_fleet.server)} servers")
         lines.append(f"on failure {job.on_failure}, {job.min_workers} to {job.max_workers or 'all'} workers")
+        if self.timed:
+            lines.append("and once more without gradients")
         lines += [f"  {_fault(fault)}" for fault in sorted(fleet.fault, key=lambda fault: fault.at_s)]
         return "\n".join(lines)
 
@@ -128,7 +132,15 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
         job = sharpen(draws, job)
     resumes = draws.share() if every is not None and draws.chance(0.6) else None
     other = _other_fleet(draws, job) if resumes is not None and draws.chance(0.4) else None
-    return Scenario(seed=seed, subject=subject, job=job, counts=counts, resumes=resumes, other_fleet=other)
+    return Scenario(
+        seed=seed,
+        subject=subject,
+        job=job,
+        counts=counts,
+        resumes=resumes,
+        other_fleet=other,
+        timed=draws.chance(0.1),
+    )
 
 
 def _paces(draws: Draws, num_workers: int, total: float) -> list[float]:

@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 import torch
 
-from ownpace.core.contract.events import Event, to_line
+from ownpace.core.contract.events import Event, Update, to_line
 from ownpace.core.learning.plain_state import Filling, Outline, PlainState
 from ownpace.engines import ENGINES, Outcome
 from ownpace.testing.torture.audit import Books, audited
@@ -56,7 +56,7 @@ def torture(seed: int, algorithm: TortureSubject | str | None = None, num_worker
     scenario = draw_scenario(seed, algorithm, num_workers)
     try:
         run = carry_out(scenario)
-        complaints = judge(run) or judge_resumed(scenario, run)
+        complaints = judge(run) or judge_resumed(scenario, run) or judge_timed(scenario, run)
         updates, virtual_s = run.end.sums.updates, run.end.t
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -115,6 +115,21 @@ def judge_resumed(scenario: Scenario, run: Evidence) -> list[str]:
     if not torch.equal(run.values, resumed.values):
         return [f"{where}: events are the same, but not the parameters"]
     return []
+
+
+def judge_timed(scenario: Scenario, run: Evidence) -> list[str]:
+    """What does not hold where time is simulated alone: every update happens when it does with gradients."""
+    if not scenario.timed:
+        return []
+    timed: list[Event] = []
+    ENGINES["virtual"](replace(scenario.job, timing_only=True), timed.append, None)
+    both = [[_made(event) for event in events if isinstance(event, Update)] for events in (run.events, timed)]
+    other = [pair for pair in zip_longest(*both) if pair[0] != pair[1]]
+    return [f"without gradients, an update is {timed} instead of {made}" for made, timed in other[:3]]
+
+
+def _made(update: Update) -> tuple[float, str, int, int, int]:
+    return update.t, update.who, update.version, update.samples, update.staleness
 
 
 def as_from_a_file(state: PlainState) -> PlainState:
