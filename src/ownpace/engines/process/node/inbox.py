@@ -35,9 +35,7 @@ from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_fro
 from ownpace.engines.progress import Progress
 
 C = TypeVar("C", bound=Control)
-_OF_HUB = (
-    Welcome, Refuse, ClockAnswer, Start, Stop, Release, Goodbye, GiveUp, Regroup, Plan, DeclaredDead,
-)  # fmt: skip
+_OF_HUB = (Welcome, Refuse, ClockAnswer, Start, Stop, Release, Goodbye, GiveUp, Regroup, Plan, DeclaredDead)
 TICK_S = 0.2
 """How long a wait lasts before signals and alarms are checked."""
 LOOK_EVERY_S = 0.005
@@ -77,7 +75,9 @@ class Inbox:
         self._listener = listener
         address = context.address
         own = address.shard if address.role == "server" else None
-        self._limits = Limits(context.roster.shards, context.layout.size, context.like.dtype, own)
+        self._limits = Limits(
+            context.roster.shards, context.layout.size, context.like.dtype, len(context.roster.workers), own
+        )
         self._arrived: deque[tuple[Message, Sequence[float]]] = deque()
         self._receiving: list[ProcessReceive] = []
         self._controls: deque[tuple[Control, Body]] = deque() if before is None else before._controls

@@ -7,10 +7,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from torch import Tensor
-from torch.distributed import PrefixStore
 
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.core.contract.values import Address
@@ -31,12 +29,10 @@ from ownpace.engines.process.talk.control import (
     Welcome,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
 from ownpace.engines.process.talk.wire import Packet
 from ownpace.engines.roster import Roster
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 _CLOCK_TRIES = 8
 log = logging.getLogger(__name__)
@@ -49,7 +45,7 @@ class Connection:
         self,
         name: str,
         rendezvous: Rendezvous,
-        store: Store | None = None,
+        store: SealedStore | None = None,
         *,
         on_wait: Callable[[], None] = lambda: None,
         silence_s: float | None = None,
@@ -118,9 +114,9 @@ class Connection:
             generation=generation,
         )
 
-    def store_of(self, generation: int) -> Store:
+    def store_of(self, generation: int) -> SealedStore:
         """The store with keys of this generation alone: addresses of an earlier one lead to nobody."""
-        return PrefixStore(f"generation/{generation}", self.store)
+        return self.store.within(f"generation/{generation}")
 
     def introduce(self, node: ProcessNode, fingerprint: dict[str, str]) -> bool:
         """Show the hub what this worker is about to train, and wait for its consent.

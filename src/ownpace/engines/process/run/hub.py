@@ -63,6 +63,8 @@ from ownpace.engines.roster import Roster
 
 _HEAD_START_S = 0.05
 """How far in the future time zero is when it is announced: the announcement has to reach all nodes."""
+_LAST_CHECKPOINT_S = 6.0
+"""How long an interrupted run may take to come to a border for its last checkpoint."""
 _CHECKPOINT_EVERY_S = 60.0
 """How often a checkpoint is made where no number of samples is given."""
 _EXPLAIN_S = 0.5
@@ -86,6 +88,7 @@ class Hub:
         self._checks = HubChecks(roster, len(config.layers), num_buffers)
         self._zero_s: float | None = None
         self._told_to_stop = False
+        self._last_checkpoint_until_s: float | None = None
         self._refused = False
         self._has_finished = False
         self.restarts = Restarts()
@@ -133,7 +136,7 @@ class Hub:
                     break
                 wait_s = 0.0
                 name, packet = arrived[0], unpack_from(*arrived, self._limits)
-                # Only nodes are heard here, and only about the run itself.
+                # Only nodes of the roster are heard, and only about the run itself.
                 if packet.control is not None and name in self.journal.nodes and self._is_heard(name, packet.control):
                     self._heed(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
             except (WireError, SharedMemoryError) as error:  # most likely its sender died while writing
@@ -232,6 +235,8 @@ class Hub:
                 roster, plan.giver, self.journal.generation, self._now(), self.journal.tallies()
             )
             config.on_checkpoint(state)
+            if self._last_checkpoint_until_s is not None:
+                self._last_checkpoint_until_s = -math.inf  # it has come
         elastic.wants_state = config.on_checkpoint is not None and config.terms.checkpoint_every is not None
         if plan is None or plan.wants_state or self._next_checkpoint_s == math.inf:
             self._next_checkpoint_s = time.monotonic() + _CHECKPOINT_EVERY_S
@@ -359,13 +364,25 @@ class Hub:
         for name in sorted(self.members) if names is None else names:
             self.mailbox.send(name, Packet(control=control))
 
-    def stop(self) -> None:
-        """Ask all nodes to end, as if the budget were spent."""
-        if not self._told_to_stop and self.has_started:
+    def stop(self, *, with_checkpoint: bool = False) -> None:
+        """Ask all nodes to end, as if the budget were spent. With a checkpoint first, it is called until they do."""
+        if not self._told_to_stop and self.has_started and not (with_checkpoint and self._last_checkpoint_comes()):
             self._told_to_stop = True
             # Between two generations nobody listens for it: those who begin the next one are told then.
             if self._elastic is None or self._elastic.phase == "running":
                 self._tell(Stop())
+
+    def _last_checkpoint_comes(self) -> bool:
+        """Ask for a last checkpoint, once; returns whether it is worth waiting for."""
+        config, elastic = self._config.elasticity, self._elastic
+        if config is None or elastic is None or config.on_checkpoint is None:
+            return False
+        now = time.monotonic()
+        if self._last_checkpoint_until_s is None and elastic.phase == "running":
+            self._last_checkpoint_until_s = now + _LAST_CHECKPOINT_S
+            elastic.wants_state = True
+            elastic.ask_for_border()
+        return self._last_checkpoint_until_s is None or now < self._last_checkpoint_until_s
 
     def finish(self, error: OwnpaceError | None) -> None:
         """Evaluate what is left, and write the last record."""

@@ -24,6 +24,7 @@ from ownpace.engines.process.run.run_state import ResumedState
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder
 from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.resuming import on_checkpoint, resumed
 
 
 def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outcome:
@@ -67,6 +68,7 @@ def hub_config(
     """What the hub must know of a job."""
     num_shards = max(1, terms.num_servers)
     every, after = job.evaluations_every, job.evaluate == "after"
+    state = resumed(job, learning.layout)
     return HubConfig(
         header=job.header("process", learning.layout.size, learning.initial.nbytes, terms.roster().names()),
         layers=[layer.name for layer in terms.layers],
@@ -81,8 +83,8 @@ def hub_config(
             job.on_failure,
             job.min_workers,
             job.max_workers,
-            job.on_checkpoint,
-            None if job.resume_from is None else ResumedState(job.resume_from, terms),
+            on_checkpoint(job, learning.layout),
+            None if state is None else ResumedState(state, terms),
         ),
     )
 

@@ -15,7 +15,6 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from ownpace.core.contract.errors import (
     InputError,
@@ -33,11 +32,9 @@ from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, sile
 from ownpace.engines.process.run.roll import JOIN, LEAVE, LOOP, Roll
 from ownpace.engines.process.talk.control import Agreed, Control, Failed, GiveUp, Parted, Refuse, Together
 from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
 from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 _TICK_S = 0.1
 _EXPLAIN_S = 5.0
@@ -51,7 +48,7 @@ log = logging.getLogger(__name__)
 class Presence:
     """One rank's part in knowing that all are there. A rank that is alone has no lines, and waits for nobody."""
 
-    def __init__(self, environment: Environment, store: Store, rendezvous: Rendezvous) -> None:
+    def __init__(self, environment: Environment, store: SealedStore, rendezvous: Rendezvous) -> None:
         self.orders = Orders()
         self.loops = 0
         """How many loops over the data this rank has begun."""
@@ -84,7 +81,7 @@ class Presence:
                 self.close()
                 raise
 
-    def _connect(self, store: Store, rendezvous: Rendezvous) -> Mailbox:
+    def _connect(self, store: SealedStore, rendezvous: Rendezvous) -> Mailbox:
         timeout_s = rendezvous.timeout_s
         mailbox = Mailbox(
             _name(self._rank),

@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -38,9 +37,7 @@ from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import Rendezvous, silence_s
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
 from ownpace.engines.process.talk.mailbox import Mailbox
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
+from ownpace.engines.process.talk.sealed_store import SealedStore
 
 _PATIENCE_S = 15.0
 """How long a run may take to end after Ctrl-C; torchrun kills what still runs after 30 s."""
@@ -61,7 +58,7 @@ class Session:
         rendezvous: Rendezvous,
         *,
         spans_hosts: bool = False,
-        store: Store | None = None,
+        store: SealedStore | None = None,
         hub: HubConfig | None = None,
         handles_signals: bool = False,
         presence: Presence | None = None,
@@ -92,8 +89,8 @@ class Session:
                     HUB,
                     self.rendezvous,
                     on_wait=self._raise_deaths,
-                    silence_s=silence_s() if is_elastic else None,
                     hears=self._hears,
+                    silence_s=silence_s() if is_elastic else None,
                 )
                 opened.callback(self._close_hub, connection.mailbox)
                 self._keeper = HubKeeper(
@@ -313,7 +310,7 @@ class HubKeeper:
         if len(self._orders.stops) > 1 or now > self._deadline_s or not self.hub.has_started:
             self.hub.complaints.add(self._interrupted())
         else:
-            self.hub.stop()
+            self.hub.stop(with_checkpoint=True)
 
     def _interrupted(self) -> Interrupted:
         when = f"at sample {self.samples}" if self.hub.has_started else "before the start"

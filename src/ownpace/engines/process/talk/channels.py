@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ownpace.core.contract.errors import PeerLost
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
 
 _ASK_EVERY_S = 1e-4
@@ -192,12 +193,12 @@ def _await_members(name: str, member: int, size: int, wiring: Wiring) -> None:
 def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:
     """Make one group, in a thread: making it waits for members without an end, and one may die in that moment."""
     made: list[_ProcessGroup] = []
-    failed: list[RuntimeError] = []
+    failed: list[Exception] = []
 
     def make() -> None:
         try:
             made.append(_make(name, number, member, size, wiring, count))
-        except RuntimeError as error:
+        except Exception as error:  # in a thread it would be lost
             failed.append(error)
 
     thread = threading.Thread(target=make, name="ownpace-connect", daemon=True)
@@ -208,13 +209,18 @@ def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, cou
             wiring.on_wait()
     if failed:
         wiring.on_wait()  # which may know better what it means
+        if not isinstance(failed[0], RuntimeError):  # not of torch's: an address that no member wrote, say
+            raise failed[0]
         raise PeerLost(f"a member of {name} is gone: {str(failed[0]).splitlines()[0]}") from failed[0]
     return made[0]
 
 
 def _make(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:
     # A prefix for each channel: groups that meet at the same keys would mix up their addresses.
-    store = dist.PrefixStore(f"group/{name}/{number}", wiring.store)
+    base = wiring.store
+    if wiring.backend == "nccl" and isinstance(base, SealedStore):
+        base = base.unsealed  # threads of NCCL's ask it at any time, even while Python ends
+    store = dist.PrefixStore(f"group/{name}/{number}", base)
     if wiring.backend == "nccl":
         nccl = dist.ProcessGroupNCCL.Options()
         nccl._timeout = _PATIENCE

@@ -17,7 +17,7 @@ from ownpace.core.contract.errors import InputError, WireError
 from ownpace.core.learning.claims import Claim
 from ownpace.core.learning.sampling import Take
 from ownpace.engines.process.talk import private_files
-from ownpace.engines.process.talk.store import KeyValues, read_when_set
+from ownpace.engines.process.talk.store import KeyValuesAndLists, read_when_set
 
 _KEY = "counter"
 _MARK = re.compile(rb"[0-9a-f]{32}")
@@ -43,7 +43,7 @@ class Counters:
 
     def __init__(
         self,
-        store: KeyValues,
+        store: KeyValuesAndLists,
         secret: str,
         *,
         first: bool,
@@ -108,8 +108,7 @@ class Counters:
     def note(self, number: int, claim: Claim) -> None:
         """Note places that needed no count: those of a worker's own share."""
         if self._files is None:
-            append = self._store.append  # type: ignore[attr-defined]  # torch's stores have it, their types do not
-            append(f"claims/{number}/{claim.rank}", f"{claim.start} {claim.samples} ")
+            self._store.append(f"claims/{number}/{claim.rank}", f"{claim.start} {claim.samples} ")
             return
         with self._locked() as (counts, claims):
             _append(counts, claims, number, claim)
@@ -130,14 +129,12 @@ class Counters:
         return now
 
     def _in_store(self, number: int, rank: int) -> Iterator[Claim]:
-        key = f"claims/{number}/{rank}"
-        if self._store.check([key]):  # `get` would wait for it
-            written = self._store.get(key)
-            if _CLAIMS.fullmatch(written) is None:
-                raise WireError(f"the store says {written[:40]!r} of the samples of rank {rank}: no rank wrote that")
-            numbers = map(int, written.split())
-            for start, count in zip(numbers, numbers, strict=True):
-                yield Claim(start, count, rank)
+        written = self._store.listed(f"claims/{number}/{rank}")
+        if _CLAIMS.fullmatch(written) is None:
+            raise WireError(f"the store says {written[:40]!r} of the samples of rank {rank}: no rank wrote that")
+        numbers = map(int, written.split())
+        for start, count in zip(numbers, numbers, strict=True):
+            yield Claim(start, count, rank)
 
     @contextmanager
     def _locked(self) -> Iterator[tuple[int, int]]:

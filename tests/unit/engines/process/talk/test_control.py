@@ -86,9 +86,9 @@ REPORT: dict[str, Any] = to_record(next(example for example in EXAMPLES if isins
 @pytest.mark.parametrize(
     "record",
     [
-        {"kind": "Start", "zero_s": math.nan},
-        {"kind": "Start", "zero_s": -math.inf},
-        {"kind": "Start", "zero_s": 10**30},
+        {"kind": "Start", "generation": 0, "zero_s": math.nan},
+        {"kind": "Start", "generation": 0, "zero_s": -math.inf},
+        {"kind": "Start", "generation": 0, "zero_s": 10**30},
         {"kind": "ClockAnswer", "now_s": math.inf},
         {"kind": "Pulled", "shard": -1, "version": 1, "samples": 8},
         {"kind": "Pulled", "shard": 0, "version": 1.5, "samples": 8},
@@ -100,6 +100,8 @@ REPORT: dict[str, Any] = to_record(next(example for example in EXAMPLES if isins
         {"kind": "StatePart", "layer": 0, "key": "k", "shape": [[2]], "number": None, "left": 0},
         {"kind": "StatePart", "layer": 0, "key": "k", "shape": [], "number": math.nan, "left": 0},
         {"kind": "StatePart", "layer": 0, "key": "k", "shape": [], "number": 1.0, "left": -1},
+        {"kind": "Regroup", "generation": -1},
+        {"kind": "StateTensor", "dtype": "float32", "shape": [2, -3], "is_last": True},
         {"kind": "Hello", "fingerprint": {"model": 3}},
         {"kind": "Hello", "fingerprint": ["model"]},
         {"kind": "Goodbye", "events": [{}]},
@@ -122,12 +124,23 @@ def test_values_within_lists_and_numbers_that_are_none_are_refused(record):
 
 
 def test_an_error_is_short_whatever_was_sent():
-    for record in ({"kind": "x" * 10**6}, {"kind": "Start", "zero_s": "x" * 10**6}, {"kind": "Start", "x" * 10**6: 1}):
+    for record in (
+        {"kind": "x" * 10**6},
+        {"kind": "Start", "generation": 0, "zero_s": "x" * 10**6},
+        {"kind": "Start", "x" * 10**6: 1},
+    ):
         with pytest.raises(WireError, match=r"^.{1,400}$"):
             from_record(record)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=4))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+
+
+@given(JSON)
 def test_no_value_in_a_field_breaks_the_reader(value):
     for example in EXAMPLES:
         for field in to_record(example):
