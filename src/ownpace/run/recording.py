@@ -12,7 +12,6 @@ from ownpace.core.contract.errors import DivergenceError, OwnpaceError
 from ownpace.core.contract.events import Evaluation, Event, Run
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines import Outcome
-from ownpace.engines.job import OnCheckpoint
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.run.checkpoints import CheckpointWriter, samples_of
 from ownpace.run.config import Config
@@ -85,13 +84,10 @@ class Recording:
         if self._on_event is not None:
             self._on_event(event)
 
-    @property
-    def on_checkpoint(self) -> OnCheckpoint | None:
-        """Who takes checkpoints; None: nobody wants any."""
-        return None if self._writer is None else self._checkpoint
-
-    def _checkpoint(self, state: PlainState) -> None:
-        assert self._writer is not None
+    def on_checkpoint(self, state: PlainState) -> None:
+        """Take the state of the run between two generations."""
+        if self._writer is None:
+            return  # another rank writes it
         # The position first, which writes what waits: whoever goes on from here finds what came before.
         position = self._folder.position()
         wall_seconds = time.perf_counter() - self._began

@@ -40,9 +40,8 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     resumed(job, model.layout)
     # Bad input before meeting the others: every rank finds the same, and none waits for one that is gone.
     store, rendezvous = meet(environment)
-    hub = None
-    if environment.rank == 0:
-        hub = hub_config(job, terms, make_learning(job, device), emit, on_progress)
+    is_first = environment.rank == 0
+    hub = hub_config(job, terms, make_learning(job, device), emit, on_progress) if is_first else None
     with ExitStack() as stack:
         presence = stack.enter_context(Presence(environment, store, rendezvous))
         # Agreed on before any group is made: two ranks that chose differently would wait for each other for ever.
