@@ -11,10 +11,12 @@ than 64 MB at once. The input that made it do so is printed, and saved beside a 
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import hashlib
 import json
 import random
+import shutil
 import struct
 import sys
 import tempfile
@@ -47,6 +49,7 @@ import torch.distributed as dist
 SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12))
 LIMITS = wire.Limits(SHARDS, 12, torch.float32, 4)
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 LONGEST_S, LARGEST_MB = 10, 64
 
 
