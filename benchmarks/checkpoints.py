@@ -57,7 +57,7 @@ def run(algorithm: str, model: str, seconds: float, every: int) -> tuple[float, 
     """Samples per second, and the bytes of the last checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         result = ownpace.train(
-            algorithm=algorithm, task=Pictures(model, (3, 32, 32)), engine="process", fleet="x2", batch_size=32,
+            algorithm=algorithm, task=Pictures(model, (3, 16, 16)), engine="process", fleet="x2", batch_size=8,
             optimizer="adam", lr=1e-4, seconds=seconds, eval_every=10**9, detail=False, checkpoint_every=every,
             out=Path(folder) / "run",
         )  # fmt: skip
