@@ -27,7 +27,7 @@ def main() -> None:
     every_s = float(sys.argv[2]) if len(sys.argv) > 2 else 20.0
     rows = []
     for name, (algorithm, model) in CASES.items():
-        rate = run(algorithm, model, seconds / 4, every=0)[0]  # how fast it is, and a first run for the caches
+        rate = run(algorithm, model, seconds, every=0)[0]  # how fast it is, and a first run for the caches
         every = max(1, round(rate * every_s))
         pairs = [(run(algorithm, model, seconds, every=0), run(algorithm, model, seconds, every)) for _ in range(TURNS)]
         without, with_them = (statistics.median(each[side][0] for each in pairs) for side in (0, 1))

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 
 def test_torchrun_writes_one_folder(start, tmp_path):
-    run = start(torchrun_train("--algorithm", "async", *"--samples 2000 --log-files --checkpoint-every 600".split()))
+    often = ("--checkpoint-every", "600")
+    run = start(torchrun_train("--algorithm", "async", "--samples", "2000", "--log-files", *often))
     assert run.ends() == 0, run.stderr
     end = check_folder(run.out)
     assert end.sums.samples >= 2000
@@ -53,7 +54,5 @@ def test_ctrl_c_ends_torchrun_in_order(start):
     (error,) = set(run.errors)
     assert "interrupted at sample" in error
     check_folder(run.out, error)
-    standing = standing_of(run.out)
-    assert (
-        run.hint == f"ownpace: go on from sample {standing.checkpoints[0].samples:,} with: ownpace train --resume out"
-    )
+    newest = standing_of(run.out).checkpoints[0].samples
+    assert run.hint == f"ownpace: go on from sample {newest:,} with: ownpace train --resume out"
