@@ -68,6 +68,8 @@ class VirtualRun:
 
     def _take_up(self, given: PlainState) -> None:
         """Go on from a checkpoint. Workers that are not in the fleet any more are left out, new ones join."""
+        if given.get("engine") != "virtual":
+            raise InputError("this checkpoint is not one of virtual time; go on with the engine 'process'")
         state = self._state = cast(RunState, {**self._state, **given})
         numbers, clock = self.simulation.numbers, self.simulation.clock
         self._faults.alive = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
@@ -138,7 +140,9 @@ class VirtualRun:
 
     @property
     def _over(self) -> bool:
-        return self._monitor.over or self._monitor.totals.samples >= (self.simulation.job.samples or math.inf)
+        job, monitor = self.simulation.job, self._monitor
+        time_is_up = self.simulation.clock.time >= (job.seconds or math.inf)
+        return monitor.over or time_is_up or monitor.totals.samples >= (job.samples or math.inf)
 
     def _begin(self) -> None:
         """Make the nodes of a generation."""

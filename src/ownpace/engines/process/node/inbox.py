@@ -200,6 +200,8 @@ class Inbox:
                 raise NewGeneration
             return
         context, now = self._context, self._context.clock.now()
+        if name not in context.roster.by_name:
+            return  # it takes no part in this generation
         if context.reporter.detail and now > 0:
             nbytes = 0 if packet.body is None else packet.body.nbytes
             context.reporter.event(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ownpace.core.contract.errors import OwnpaceError, PeerLost, SharedMemoryError, WireError
+from ownpace.core.contract.errors import OwnpaceError, PeerLost, SharedMemoryError
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.process.node.inbox import TICK_S, NewGeneration
 from ownpace.engines.process.node.nodes import ProcessNode
@@ -20,7 +20,7 @@ from ownpace.engines.process.talk.control import Finished, Goodbye
 from ownpace.engines.process.talk.regrouping import Lost, Plan, Standing, StateOutline, StateTensor
 from ownpace.engines.process.talk.states import StateAssembly, packets
 
-_LOSSES = (PeerLost, WireError, SharedMemoryError)
+_LOSSES = (PeerLost, SharedMemoryError)
 """What a node suffers from when another one dies: by itself no reason to end."""
 _WORD_S = 30.0
 """How much longer than a silence may last a node waits for the hub's word."""
@@ -100,7 +100,7 @@ def _await_word(node: ProcessNode, error: OwnpaceError) -> None:
     while time.monotonic() < deadline:
         try:
             node.inbox.look(TICK_S)
-        except (WireError, SharedMemoryError):
+        except SharedMemoryError:
             continue  # one more word of the same peer
     raise error
 

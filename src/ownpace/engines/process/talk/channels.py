@@ -193,12 +193,12 @@ def _await_members(name: str, member: int, size: int, wiring: Wiring) -> None:
 def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:
     """Make one group, in a thread: making it waits for members without an end, and one may die in that moment."""
     made: list[_ProcessGroup] = []
-    failed: list[RuntimeError] = []
+    failed: list[Exception] = []
 
     def make() -> None:
         try:
             made.append(_make(name, number, member, size, wiring, count))
-        except RuntimeError as error:
+        except Exception as error:  # in a thread it would be lost
             failed.append(error)
 
     thread = threading.Thread(target=make, name="ownpace-connect", daemon=True)
@@ -209,6 +209,8 @@ def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, cou
             wiring.on_wait()
     if failed:
         wiring.on_wait()  # which may know better what it means
+        if not isinstance(failed[0], RuntimeError):  # not of torch's: an address that no member wrote, say
+            raise failed[0]
         raise PeerLost(f"a member of {name} is gone: {str(failed[0]).splitlines()[0]}") from failed[0]
     return made[0]
 

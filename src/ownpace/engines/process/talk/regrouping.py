@@ -23,12 +23,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ownpace.engines.process.talk.checked import Count
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:
     """A peer of this node is gone; it has stopped, and waits for the hub's word."""
 
-    generation: int
+    generation: Count
     message: str
 
 
@@ -36,21 +38,21 @@ class Lost:
 class Regroup:
     """A generation of this number is about to begin: whatever belongs to another is to be abandoned."""
 
-    generation: int
+    generation: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How far a node is that has abandoned its generation."""
 
-    generation: int
+    generation: Count
     """The one that is about to begin."""
     is_new: bool
     """Whether it has taken part in none yet."""
-    version: int
-    samples: int
+    version: Count
+    samples: Count
     ahead: float
-    used: list[int]
+    used: list[Count]
     """Of each worker of the generation that ended, by rank: how many samples that it took are used up. Empty: not
     known."""
     checksums: list[int]
@@ -61,7 +63,7 @@ class Standing:
 class Plan:
     """Who takes part in a generation, and how each of them gets what it needs."""
 
-    generation: int
+    generation: Count
     workers: list[str]
     """In the order of their ranks."""
     budget: float | None
@@ -72,11 +74,11 @@ class Plan:
     """The nodes that also get the giver's parameters, optimizer state and counts."""
     fresh: list[str]
     """Nodes whose address is another than before."""
-    used: list[int]
+    used: list[Count]
     """As in Standing, of the node whose parameters count."""
-    samples: int
+    samples: Count
     """In those parameters."""
-    version: int
+    version: Count
     """Of those parameters."""
     wants_state: bool
     """Whether the hub wants to have every node's state, for a checkpoint."""
@@ -86,7 +88,7 @@ class Plan:
 class StateOutline:
     """A state without its tensors, as JSON; they follow, by their names."""
 
-    generation: int
+    generation: Count
     outline: str
     names: list[str]
 
@@ -96,7 +98,7 @@ class StateTensor:
     """A piece of the next tensor of a state, which comes along: one dimension, its bytes where the type is unusual."""
 
     dtype: str
-    shape: list[int]
+    shape: list[Count]
     is_last: bool
     """Whether no more of this tensor follows."""
 

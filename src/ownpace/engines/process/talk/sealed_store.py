@@ -23,16 +23,16 @@ _SEAL = 16
 class SealedStore(Store):
     """Any store of torch's. torch itself uses this one, too, when it connects a group."""
 
-    def __init__(self, store: Store, secret: str, prefix: str = "") -> None:
+    def __init__(self, store: Store, secret: str, scope: str = "") -> None:
         super().__init__()
         self._store = store
         self._secret = secret
-        # With the prefix: what was written for one generation is not taken for another's.
-        self._key = hashlib.sha256(f"ownpace store {secret} {prefix}".encode()).digest()
+        self._scope = scope
+        self._key = hashlib.sha256(f"ownpace store {secret}".encode()).digest()
 
     def within(self, prefix: str) -> SealedStore:
-        """The same store, with keys of its own."""
-        return SealedStore(PrefixStore(prefix, self._store), self._secret, prefix)
+        """The part of it whose keys have this prefix. What was written elsewhere is not taken for what is here."""
+        return SealedStore(PrefixStore(prefix, self._store), self._secret, f"{self._scope}{prefix}/")
 
     @property
     def unsealed(self) -> Store:
@@ -40,8 +40,9 @@ class SealedStore(Store):
         return self._store
 
     def _seal(self, key: str, value: bytes) -> bytes:
+        whole = f"{self._scope}{key}".encode()
         # The length of the key first: no two pairs of key and value are the same bytes.
-        return hmac.digest(self._key, b"%d %b%b" % (len(key.encode()), key.encode(), value), "sha256")[:_SEAL]
+        return hmac.digest(self._key, b"%d %b%b" % (len(whole), whole, value), "sha256")[:_SEAL]
 
     def set(self, key: str, value: str | bytes) -> None:
         plain = value.encode() if isinstance(value, str) else bytes(value)

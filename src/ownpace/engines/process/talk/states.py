@@ -7,6 +7,7 @@ pieces; a type that messages do not have travels as its bytes.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import cast
 
@@ -57,7 +58,10 @@ class StateAssembly:
             WireError: It is no piece of a state.
         """
         if self._outline is None or not isinstance(body, Tensor) or len(self._tensors) >= len(self._outline.names):
-            raise WireError("received a piece of a state that nobody has announced")
+            raise WireError("a piece of a state that was not announced")
+        # Each piece says how large the whole is, so that no more is kept than that.
+        if sum(piece.nbytes for piece in (*self._pieces, body)) > _nbytes(control):
+            raise WireError(f"more pieces of a tensor than its shape {control.shape[:8]} has room for")
         self._pieces.append(body)
         if control.is_last:
             self._tensors.append(_tensor(self._pieces, control))
@@ -73,17 +77,25 @@ class StateAssembly:
             named = dict(zip(outline.names, self._tensors, strict=True))
             state = Filling(named).of(json.loads(outline.outline))
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            raise WireError(f"received a state whose parts do not fit together: {error}") from None
+            raise WireError(f"a state whose parts do not fit together: {error!s:.80}") from None
         if not isinstance(state, dict):
-            raise WireError("received a state that has no names")
+            raise WireError("a state that has no names")
         return cast(PlainState, state)
 
 
-def _tensor(pieces: list[Tensor], control: StateTensor) -> Tensor:
+def _dtype(control: StateTensor) -> torch.dtype:
     dtype = getattr(torch, control.dtype, None)
     if not isinstance(dtype, torch.dtype):
-        raise WireError(f"received a tensor of the unknown type {control.dtype!r}")
+        raise WireError(f"a tensor of the unknown type {control.dtype[:40]!r}")
+    return dtype
+
+
+def _nbytes(control: StateTensor) -> int:
+    return math.prod(control.shape) * _dtype(control).itemsize
+
+
+def _tensor(pieces: list[Tensor], control: StateTensor) -> Tensor:
     try:
-        return torch.cat(pieces).view(dtype).view(control.shape)
+        return torch.cat(pieces).view(_dtype(control)).view(control.shape)
     except (RuntimeError, TypeError) as error:
-        raise WireError(f"received a tensor that is not of the shape {control.shape}: {error}") from None
+        raise WireError(f"a tensor that is not of the shape {control.shape[:8]}: {error!s:.80}") from None

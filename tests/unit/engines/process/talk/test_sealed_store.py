@@ -48,6 +48,16 @@ def test_what_others_write_is_refused(value, other):
         store.get("address2")
 
 
+def test_what_was_written_in_one_part_is_not_taken_for_another():
+    plain: Any = dist.HashStore()
+    first, second = (SealedStore(plain, "secret").within(f"generation/{number}") for number in (1, 2))
+    first.set("address", "here")
+    assert first.get("address") == SealedStore(plain, "secret").get("generation/1/address") == b"here"
+    plain.set("generation/2/address", plain.get("generation/1/address"))
+    with pytest.raises(WireError):
+        second.get("address")
+
+
 def test_a_group_connects_through_it_and_not_to_an_address_that_a_stranger_wrote():
     own, _ = local_store()
     stores: list[Any] = [dist.TCPStore(LOOPBACK, own.port, is_master=False, wait_for_workers=False) for _ in range(2)]
