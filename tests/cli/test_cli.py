@@ -242,6 +242,7 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
     while not (events.exists() and events.stat().st_size > 50_000):
         assert time.monotonic() < deadline
         assert process.poll() is None
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
     assert process.returncode == 130
