@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EPOCHS ?= 28
 
-.PHONY: help demo test test-slow test-integrations check format coverage journeys bench claims clean pages
+.PHONY: help demo test test-slow test-integrations torture check format coverage journeys bench claims clean pages
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -32,6 +32,11 @@ test-integrations: .venv-integrations/ready  ## those of Lightning, Fabric, Tran
 
 test: check  ## checks and all tests but the slow ones
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
+
+# One seed alone says what it draws: make torture SEED=4711.
+SEEDS ?= 10000
+torture: .venv/ready  ## fleets, algorithms and faults drawn from 10,000 seeds, in virtual time; SEED=4711 replays one
+	$(BIN)/python -m ownpace.testing.torture $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 format: .venv/ready  ## put the code into shape
 	$(BIN)/ruff format

@@ -232,6 +232,7 @@ def test_a_dead_machine_has_its_own_exit_code(capfd, tmp_path):
     code, _, err = run(capfd, "train", "--fleet", "f.toml", "--on-failure", "stop")
     assert code == 4
     assert "worker-1 was killed at 0.5 s" in err
+    assert run(capfd, "train", "--fleet", "f.toml", "--epochs", "2")[0] == 0
 
 
 def test_ctrl_c_writes_what_there_is(tmp_path):

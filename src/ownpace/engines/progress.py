@@ -88,4 +88,8 @@ class Progress:
 
     def versions_at(self, at: Parameters | None) -> tuple[int, ...]:
         """The versions of the parameters that a gradient is computed at: my own, or a given point's."""
-        return self.versions if at is None else (at.version,) * len(self.versions)
+        if at is None:
+            return self.versions
+        # A point has one version, that of the oldest shard; after a failure, others may have made more updates than it.
+        updates_since = self.version - at.version
+        return tuple(version - updates_since for version in self.versions)

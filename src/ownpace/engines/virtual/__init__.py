@@ -1,6 +1,8 @@
 """The engine of virtual time: SimPy's clock, models of compute, network and faults, real gradients or none.
 
     run           one run: generation after generation, from the first event to the last
+    faults        what happens to machines, and when the others notice
+    snapshots     what is kept of servers elsewhere
     border        between two generations: the run's state, out of the nodes
     generation    one generation: nodes out of the run's state, and their coroutines
     state         what a run is between two generations, as plain data

@@ -1,0 +1,167 @@
+"""Every algorithm with parameters drawn at random, and what must hold of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ownpace.algorithms import ALGORITHMS, make_algorithm
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.testing.torture.draws import Draws
+
+Kind = Literal["sums", "averages", "corrected"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TortureSubject:
+    """An algorithm to be tortured, and what may be expected of it."""
+
+    algorithm: Algorithm
+    name: str
+    kind: Kind = "sums"
+    """What an update is: a sum of gradients, perhaps times a factor; an average of where workers got alone; or a
+    gradient that is corrected, which no longer shows what it was made of."""
+    most_stale: int | None = None
+    """The most updates that a gradient may be late (None: there is no bound)."""
+    most_ahead: int | None = None
+    """By how many batches a worker may be ahead of the slowest when it begins another (None: no bound)."""
+    total_weight: float | None = 1.0
+    """Of averages: what the weights of all workers add up to (None: an average is more than a weighted sum)."""
+    drops_samples: bool = False
+    ends_by_itself: bool = False
+
+
+Draw = Callable[[Draws, int], dict[str, object]]
+"""Parameters for so many workers."""
+
+
+def draw_subject(draws: Draws, num_workers: int, only: str | None = None) -> TortureSubject:
+    """One of the algorithms, or a named one, with parameters for so many workers."""
+    name = only or draws.one_of(*ALGORITHMS)
+    algorithm = make_algorithm(name, _PARAMETERS[name](draws, num_workers))
+    return described(algorithm, name)
+
+
+def described(algorithm: Algorithm, name: str) -> TortureSubject:
+    """What may be expected of one of our algorithms."""
+    settings = vars(algorithm)
+    kind: Kind = "averages" if name in ("local", "diloco", "wp", "simuparallel") else "sums"
+    if settings.get("compensation") and name == "dc-async":
+        kind = "corrected"
+    total_weight: float | None = 1.0
+    if name == "diloco":
+        total_weight = settings["outer_lr"] if not settings["outer_momentum"] else None
+    return TortureSubject(
+        algorithm=algorithm,
+        name=name,
+        kind=kind,
+        most_stale=_MOST_STALE.get(name),
+        most_ahead=settings.get("staleness"),
+        total_weight=total_weight,
+        drops_samples=name == "backup",
+        ends_by_itself=settings.get("rounds") is not None,
+    )
+
+
+_MOST_STALE = {
+    **dict.fromkeys(("sync", "balanced", "layered", "backup", "local", "diloco", "wp", "simuparallel"), 0),
+    **dict.fromkeys(("pace", "abs", "acco", "pipe", "od"), 1),
+}
+
+
+def _varying(draws: Draws, num_workers: int) -> dict[str, object]:
+    most: dict[str, object] = draws.one_of(
+        {},
+        {"max_batch": 0},
+        {"max_batch": 2 * num_workers * draws.number(1, 6)},
+        {"target_batch": 2 * num_workers * draws.number(1, 3)},
+    )
+    return {
+        **most,
+        "micro": draws.one_of("fixed", "equal-time"),
+        "lr_rule": draws.one_of("constant", "constant", "linear", "sqrt", "adascale"),
+        "smoothing": draws.one_of(0.1, 0.3, 1.0),
+    }
+
+
+def _pace(draws: Draws, num_workers: int) -> dict[str, object]:
+    return {
+        **_varying(draws, num_workers),
+        "predict": draws.one_of("own", "share", "none"),
+        "warmup": draws.one_of(0, 0, 1, draws.number(2, 8)),
+    }
+
+
+def _od(draws: Draws, num_workers: int) -> dict[str, object]:
+    return {
+        "warmup": draws.one_of(0, 1, draws.number(2, 10)),
+        "local": draws.one_of("plain", "compensated", "adaptive"),
+        "local_lr": draws.one_of(0.0, 0.1, 1.0),
+        "scale": draws.one_of("one", "share"),
+        "local_momentum": draws.one_of(0.0, 0.5),
+        "form": draws.one_of("server", "server", "all-reduce"),
+    }
+
+
+def _grouping(draws: Draws, num_workers: int) -> dict[str, object]:
+    return {
+        "prerun": draws.number(1, 4),
+        "max_groups": draws.number(1, 4),
+        "min_gap": draws.one_of(0.1, 0.25),
+        "staleness_power": draws.one_of(0.0, 0.5, 1.0, 2.0),
+        "momentum": draws.one_of("shared", "group"),
+        "data": draws.one_of("queue", "shares"),
+        "regroup_every": draws.one_of(0, 1, draws.number(2, 8)),
+    }
+
+
+def _wp(draws: Draws, num_workers: int) -> dict[str, object]:
+    return {
+        "weights": draws.one_of("exp", "exp2", "count", "equal", "optimal"),
+        **_simuparallel(draws, num_workers),
+    }
+
+
+def _simuparallel(draws: Draws, num_workers: int) -> dict[str, object]:
+    return {
+        "steps": draws.number(1, 6),
+        "rounds": draws.number(1, 4) if draws.chance(0.15) else None,
+        "delay": draws.one_of(0, 0, 1, 2),
+        "per_node": draws.one_of(1, 1, 2, 3),
+    }
+
+
+def _none(draws: Draws, num_workers: int) -> dict[str, object]:
+    return {}
+
+
+_PARAMETERS: dict[str, Draw] = {
+    "pace": _pace,
+    "sync": _none,
+    "balanced": lambda draws, _: {
+        "smoothing": draws.one_of(0.1, 0.3, 1.0),
+        "tolerance": draws.one_of(0.0, 0.1, 0.5),
+    },
+    "abs": _varying,
+    "acco": _varying,
+    "pipe": _none,
+    "od": _od,
+    "layered": lambda draws, num_workers: {"groups": draws.number(1, num_workers + 1)},
+    "grouping": _grouping,
+    "async": _none,
+    "stale": lambda draws, _: {"staleness": draws.one_of(0, 1, 2, 5)},
+    "dc-async": lambda draws, _: {"compensation": draws.one_of(0.0, 0.0, 0.04, 1.0)},
+    "staleness-aware": _none,
+    "backup": lambda draws, num_workers: {"backups": draws.number(0, num_workers)},
+    "local": lambda draws, _: {"steps": draws.number(1, 6)},
+    "diloco": lambda draws, _: {
+        "steps": draws.number(1, 8),
+        "outer_lr": draws.one_of(0.7, 1.0),
+        "outer_momentum": draws.one_of(0.0, 0.9),
+        "by_pace": draws.one_of(True, False),
+        "smoothing": draws.one_of(0.3, 1.0),
+    },
+    "wp": _wp,
+    "simuparallel": _simuparallel,
+}
