@@ -336,9 +336,10 @@ def applies_every_sample_once(run: Evidence) -> Complaints:
 def _as_dealt(run: Evidence, counts: Tensor) -> Complaints:
     scenario = run.scenario
     size = counts.shape[1]
-    # Where a server or a worker died, others may hold what it never got; none may hold anything twice.
+    # Where a server died or a link was cut, others may hold what never got through; none may hold anything twice.
     most, least = counts.amax(0), counts.amin(0)
-    parted = len(scenario.job.servers) > 1 and run.killed("")
+    cut = any(fault.what == "cut" for fault in run.of(Fault))
+    parted = len(scenario.job.servers) > 1 and (cut or run.killed("server"))
     order = Permutations(size, scenario.job.seed, Purpose.QUEUE)
     dealt = int(most.sum())
     if scenario.subject.drops_samples or run.error is not None or run.broken_off:
