@@ -23,6 +23,7 @@ PATIENCE_S = 240.0
 """How long anything may take that only a hanging program does not do in time, even next to many busy processes."""
 ROOT = Path(__file__).parent.parent.parent
 FOR_LONG = ("--samples", "100000000")
+_HINT = "ownpace: go on from sample "
 _MARK = "OWNPACE_TEST_MARK"
 _TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 
@@ -74,7 +75,14 @@ class Started:
     @property
     def errors(self) -> list[str]:
         """What ownpace itself says; torchrun says more."""
-        return [line for line in self.stderr.splitlines() if line.startswith("ownpace: ")]
+        lines = [line for line in self.stderr.splitlines() if line.startswith("ownpace: ")]
+        return [line for line in lines if not line.startswith(_HINT)]
+
+    @property
+    def hint(self) -> str:
+        """What it says of going on."""
+        (line,) = {line for line in self.stderr.splitlines() if line.startswith(_HINT)}
+        return line
 
     def alive(self) -> dict[int, str]:
         """The processes that came of this command, with their command lines. Zombies have no environment."""
@@ -167,7 +175,7 @@ def free_port() -> int:
 
 def one_line(started: Started) -> str:
     """The error of a command that says nothing else."""
-    lines = started.stderr.splitlines()
+    lines = [line for line in started.stderr.splitlines() if not line.startswith(_HINT)]
     assert len(lines) == 1, started.stderr
     assert lines[0].startswith("ownpace: ")
     return lines[0]

@@ -55,7 +55,11 @@ def test_two_hosts_train_together_with_a_server_on_each(hosts, algorithm, tmp_pa
         command += ["--node-rank", str(number), "--nproc-per-node", "2", "--master-addr", HOSTS[hosts[0]]]
         command += ["--master-port", "29777", "-m", "ownpace", "train", "--algorithm", algorithm, "--json"]
         command += ["--fleet", str(fleet), "--epochs", "4", "--out", str(tmp_path / "run")]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        (tmp_path / host).mkdir()  # hosts share no files
+        secret = (
+            {"OWNPACE_KEY": "a key that all hosts were given"} if algorithm == "sync" else {"OWNPACE_INSECURE": "1"}
+        )
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / host), **secret}
         started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
     outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0]

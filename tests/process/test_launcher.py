@@ -115,7 +115,7 @@ def test_no_process_outlives_a_launcher_that_is_killed(start):
     [("sync", "worker-1"), pytest.param("async", "worker-0", marks=pytest.mark.slow), ("async", "server-0")],
 )
 def test_a_node_that_is_killed_is_named(start, algorithm, victim):
-    run = start(launcher("--algorithm", algorithm, *FOR_LONG))
+    run = start(launcher("--algorithm", algorithm, "--on-failure", "stop", *FOR_LONG))
     run.until_training()
     names = ["server-0"] * (algorithm == "async") + ["worker-0", "worker-1"]  # as they are started
     nodes = dict(zip(names, run.nodes(), strict=True))

@@ -76,6 +76,20 @@ def test_ranks_with_different_keys(start):
     assert not runs[0].out.exists()
 
 
+def test_ranks_that_have_no_safe_way_to_share_a_key(start, tmp_path):
+    """Two temporary folders are two hosts, as far as files can tell."""
+    port = free_port()
+    runs = []
+    for number in (0, 1):
+        (tmp_path / str(number)).mkdir()
+        command, place = rank(number, port)
+        runs.append(start(command, **place, TMPDIR=str(tmp_path / str(number))))
+    for run in reversed(runs):
+        assert run.ends() == 2
+        assert "rank 1 cannot read the key that rank 0 made on its host; give all ranks" in one_line(run)
+    assert not runs[0].out.exists()
+
+
 @pytest.mark.parametrize(
     ("option", "values", "words"),
     [

@@ -148,6 +148,24 @@ def test_marks_are_those_of_the_run_whatever_the_borders():
     assert updates[0] == updates[1]
 
 
+@pytest.mark.parametrize("sampling", ["queue", "iid", "shards"])
+@pytest.mark.parametrize("name", ["sync", "async"])
+def test_for_a_worker_alone_borders_change_nothing(name, sampling):
+    """Nobody to wait for: jitter, momentum, samples and statistics go on as if there were no border."""
+    alone = Fleet(machine=(Machine(samples_per_s=1000, jitter=0.3),))
+    job = {"task": Normed(), "samples": 400, "sampling": sampling, "eval_every": 150}
+    plain, expected = kept_run(make_algorithm(name), alone, **job)
+    cut, found = kept_run(make_algorithm(name), alone, checkpoint_every=100, **job)
+    assert len(cut.states) == 3
+    # A server's coroutine begins anew, and with it its waiting.
+    lines = [
+        [to_line(e) for e in run.events if e.kind != "generation" and (e.kind != "wait" or e.who == "worker-0")]
+        for run in (plain, cut)
+    ]
+    assert lines[0] == lines[1]
+    assert all(torch.equal(found.model[key], value) for key, value in expected.model.items())
+
+
 def test_an_algorithm_that_ends_by_itself_ends_the_run():
     kept, outcome = kept_run(make_algorithm("wp", {"rounds": 2}), checkpoint_every=10_000, samples=50_000)
     assert outcome.error is None

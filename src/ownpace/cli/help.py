@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 MOST_COLUMNS = 110
 _LEFT = 24
@@ -28,7 +29,8 @@ def show_help(context: typer.Context, wanted: bool = True) -> None:
     console.width = min(console.width, MOST_COLUMNS)
     command = context.command
     is_group = isinstance(command, TyperGroup)
-    console.print(f"Usage: {context.command_path} [OPTIONS]{' COMMAND [ARGS]...' if is_group else ''}", markup=False)
+    arguments = " COMMAND [ARGS]..." if is_group else "".join(f" {name}" for name in _arguments(command.params))
+    console.print(f"Usage: {context.command_path} [OPTIONS]{arguments}", markup=False)
     for paragraph in (*inspect.cleandoc(command.help or "").split("\n\n"), command.epilog or ""):
         _paragraph(console, paragraph)
     panels: dict[str, list[tuple[str, str]]] = {}
@@ -48,6 +50,11 @@ HelpOption = Annotated[
     bool, typer.Option("--help", is_eager=True, callback=show_help, help="Show this help.", show_default=False)
 ]
 """The option `--help` of a command."""
+
+
+def _arguments(parameters: Iterable[object]) -> list[str]:
+    """What a command takes without a name."""
+    return [each.metavar or str(each.name).upper() for each in parameters if isinstance(each, TyperArgument)]
 
 
 def _names(option: TyperOption) -> str:

@@ -14,8 +14,9 @@ import ownpace
 from ownpace.cli.compare import compare
 from ownpace.cli.help import HelpOption, show_help
 from ownpace.cli.list import list_
+from ownpace.cli.status import show
 from ownpace.cli.train import train
-from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError
+from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError, shown
 from ownpace.core.learning.out_of_memory import is_out_of_memory
 from ownpace.engines import is_main_process
 
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command("train", add_help_option=False)(train)
 app.command("compare", add_help_option=False)(compare)
+app.command("show", add_help_option=False)(show)
 app.command("list", add_help_option=False)(list_)
 
 
@@ -90,8 +92,8 @@ def _usage(error: Exception, arguments: Sequence[str]) -> str:
     message: str = error.format_message()  # type: ignore[attr-defined]  # of click's exceptions
     options = getattr(getattr(error, "param", None), "opts", ())
     given = [value for option, value in pairwise(arguments) if option in options]
-    was_given = f" (given: '{given[0]}')" if given else ""
-    return f"{message.rstrip('.')}{was_given}; --help shows what is allowed"
+    was_given = f" (given: {shown(given[0])})" if given else ""
+    return f"{message[:300].rstrip('.')}{was_given}; --help shows what is allowed"
 
 
 def _fail(message: str, code: int) -> NoReturn:

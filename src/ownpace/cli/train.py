@@ -56,10 +56,10 @@ def train(
     # Otherwise each process would make up a folder: its name has the time at which it was asked for.
     if described.log_files and out is None and num_ranks() is not None:
         raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
-    if not is_main_process():  # another rank of torchrun's speaks for the run
-        error = execute(described, out, resumption=resumption).error
-        raise SystemExit(0 if error is None else error.exit_code)
     folder = options.folder_for(out, name, label(described.task))
+    if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
+        error = execute(described, folder, resumption=resumption).error
+        raise SystemExit(0 if error is None else error.exit_code)
     result, outline = _run(described, folder, resumption, overwrite=overwrite)
     if as_json:
         typer.echo(json.dumps(result.as_dict()))

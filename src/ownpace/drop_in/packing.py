@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.errors import InputError, WireError
 
 _PLAIN = (str, int, float, bool, type(None))
 _TENSOR = "tensor"
@@ -53,10 +54,19 @@ class Packed:
 
 
 def unpack(text: str | bytes, devices: Mapping[str, torch.device]) -> Any:
-    """The value that a rank sent, its tensors on these devices, or on the CPU."""
-    record = json.loads(text)
-    tensors = load(base64.b64decode(record["tensors"]))
+    """The value that a rank sent, its tensors on these devices, or on the CPU.
 
+    Raises:
+        WireError: It is none.
+    """
+    try:
+        record = json.loads(text)
+        return _restored(record["value"], load(base64.b64decode(record["tensors"])), devices)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        raise WireError(f"a rank sent a value that is none ({type(error).__name__}: {error!s:.80})") from None
+
+
+def _restored(value: Any, tensors: Mapping[str, Tensor], devices: Mapping[str, torch.device]) -> Any:
     def restore(packed: Any) -> Any:
         if not isinstance(packed, dict):
             return packed
@@ -67,4 +77,4 @@ def unpack(text: str | bytes, devices: Mapping[str, torch.device]) -> Any:
             return [restore(each) for each in inside]
         return {key: restore(each) for key, each in inside.items()}
 
-    return restore(record["value"])
+    return restore(value)

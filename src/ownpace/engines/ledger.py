@@ -51,6 +51,10 @@ class EvaluationMarks:
         self.next = (samples // every + 1) * every if samples else every
         """The next one."""
 
+    def go_on_from(self, samples: int) -> None:
+        """So many samples have been learnt from, and no evaluation of them is missing."""
+        self.next = (samples // self._every + 1) * self._every
+
     def passed(self, samples: int) -> bool:
         """Whether the next mark has been passed; if so, the next one is the first after `samples`."""
         if samples < self.next:

@@ -59,7 +59,10 @@ def _shorthand(text: str) -> Fleet:
         raise InputError(
             f"fleet {shown(text)} has a pace that is not a finite number above 0; every pace must be, as in 4,2,1,1"
         )
-    return paces(*(pace * SHORTHAND_SAMPLES_PER_S for pace in relative), jitter=0.0)
+    try:
+        return paces(*(pace * SHORTHAND_SAMPLES_PER_S for pace in relative), jitter=0.0)
+    except InputError as error:
+        raise InputError(f"fleet {shown(text)}: {error}") from None
 
 
 def read_toml(path: Path) -> Fleet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
@@ -141,7 +142,9 @@ class Config:
         Raises:
             InputError: The file cannot be read, or something in it cannot be used.
         """
-        path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
+        with contextlib.suppress(OSError, ValueError):  # a name that no file can have, which reading finds out again
+            path = Path(path) / CONFIG if Path(path).is_dir() else path
+        path = Path(path)
         make: Callable[..., Config] = cls
         content = config_file.read(path, list(field_types()), instead)
         try:

@@ -107,11 +107,11 @@ class EventLog:
         size = 0 if self._segment is None else self._segment.size
         return Position(self._first.size, self._num_lines, self._number, size, asdict(self._sums))
 
-    def position_now(self) -> dict[str, object]:
-        """The same as plain values. Where the disk is full, it is that of what could be written."""
+    def position_now(self) -> Position:
+        """The same; where the disk is full, that of what could be written."""
         with contextlib.suppress(OSError):
             self.position()
-        return asdict(self.position())  # nothing waits any more
+        return self.position()  # nothing waits any more
 
     def write(self, event: Event) -> None:
         """Add one event. If the disk is full, that is said once, and no detail is written any more."""

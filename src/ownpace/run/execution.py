@@ -56,13 +56,13 @@ def execute(
     """
     job = job or config.job(out)
     if resumption is not None:
-        job = replace(job, resume_from=resumption.file.state)
+        job = replace(job, resume_from=resumption.state)
     with _folder(config, out, resumption, overwrite=overwrite) as folder:
         try:
             # Before the run: one that is cut off can then be repeated.
             folder.write_config(resolved := config.resolved(job))
             recording = Recording(folder, resolved, _writer(folder, config), resumption, on_event)
-            job = replace(job, on_checkpoint=recording.on_checkpoint)
+            job = replace(job, on_checkpoint=recording.on_checkpoint if _makes_checkpoints(config, out) else None)
             if on_start is not None:
                 on_start(job)
             with recording:
@@ -96,13 +96,18 @@ def _folder(
     return ResumedFolder(resumption, out, overwrite=overwrite, events_limit_mb=config.events_limit_mb)
 
 
+def _makes_checkpoints(config: Config, out: Path | None) -> bool:
+    """Whether the run makes checkpoints: all ranks of torchrun's must say the same, though only the first writes."""
+    by_default = config.engine_name == "process"
+    return out is not None and (by_default if config.checkpoint_every is None else config.checkpoint_every > 0)
+
+
 def _writer(folder: RunFolder | ResumedFolder, config: Config) -> CheckpointWriter | None:
-    """Who writes checkpoints, if any are to be made."""
-    on_processes = config.engine_name == "process"
-    wanted = on_processes if config.checkpoint_every is None else config.checkpoint_every > 0
-    if folder.path is None or not wanted:
+    """Who writes checkpoints, if this process does."""
+    if folder.path is None or not _makes_checkpoints(config, folder.path):
         return None
     # In virtual time nobody waits for the disk, and a run must not depend on how fast that is.
+    on_processes = config.engine_name == "process"
     return CheckpointWriter(
         Checkpoints(folder.path), kept=config.checkpoints_kept, in_background=on_processes, last=folder.checkpoint
     )

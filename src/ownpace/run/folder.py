@@ -18,7 +18,7 @@ from ownpace.core.contract.events import End, Evaluation, Event, Run
 from ownpace.core.whole_file import whole_file, write_text
 from ownpace.run.checkpoints import Checkpoints
 from ownpace.run.config import CONFIG, Config
-from ownpace.run.event_log import EventLog
+from ownpace.run.event_log import EventLog, Position
 from ownpace.run.place import LOGS, MODEL, SUMMARY, check_run, own_files
 
 _logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class RunFolder:
         ):
             self.begin()
 
-    def position(self) -> dict[str, object]:
+    def position(self) -> Position:
         """How far the files of events are."""
         return self._events.position_now()
 

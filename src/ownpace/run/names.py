@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ownpace.algorithms import make_algorithm
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.errors import InputError, shown
 from ownpace.core.learning.optimizer import Build
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import build, values_of
@@ -152,9 +152,9 @@ def _find(path: str, what: str) -> object:
         found: object = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # TypeError: a name that begins with a dot
         raise InputError(
-            f"{what} '{path}' cannot be imported: {error}; write module:Name, "
+            f"{what} {shown(path)} cannot be imported: {error}; write module:Name, "
             "and run it in the module's folder or set PYTHONPATH"
         ) from None
     return found

@@ -15,7 +15,8 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.event_file import EVENTS, segments
 from ownpace.run.config import CONFIG
 
-MODEL, SUMMARY, FIGURE, CHECKPOINTS, LOGS = "model.safetensors", "summary.json", "figure.png", "checkpoints", "logs"
+MODEL, SUMMARY, FIGURE = "model.safetensors", "summary.json", "figure.png"
+LOGS, CHECKPOINTS = "logs", "checkpoints"
 COMPARISON = "comparison.json"
 _FILES = (CONFIG, EVENTS, MODEL, SUMMARY, FIGURE)
 _LARGEST_MARK = 1 << 27

@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ownpace.core.contract.errors import DivergenceError, OwnpaceError
-from ownpace.core.contract.events import Evaluation, Event, Run, from_line, to_line
+from ownpace.core.contract.events import Evaluation, Event, Run
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines import Outcome
-from ownpace.engines.job import OnCheckpoint
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.run.checkpoints import CheckpointWriter, samples_of
 from ownpace.run.config import Config
 from ownpace.run.folder import RunFolder
-from ownpace.run.resume import Resumption, saved_fields
+from ownpace.run.resume import Resumption, about_run
 from ownpace.run.resumed_folder import ResumedFolder, recorded
 
 
@@ -65,13 +64,9 @@ class Recording:
         self._builder = SummaryBuilder()
         self._began = time.perf_counter()
         if resumption is not None:
-            about = resumption.file.about
             # Of the whole run, not only of its latest part.
-            self._began -= float(str(about["wall_seconds"]))
-            lines = about["highlights"]
-            assert isinstance(lines, list)
-            for line in lines:
-                event = from_line(line)
+            self._began -= resumption.wall_seconds
+            for event in resumption.highlights:
                 self._highlights.take(event)
                 self._builder.take(event)
             if on_event is not None:
@@ -89,20 +84,14 @@ class Recording:
         if self._on_event is not None:
             self._on_event(event)
 
-    @property
-    def on_checkpoint(self) -> OnCheckpoint | None:
-        """Who takes checkpoints; None: nobody wants any."""
-        return None if self._writer is None else self._checkpoint
-
-    def _checkpoint(self, state: PlainState) -> None:
-        assert self._writer is not None
-        about = {
-            "config": saved_fields(self._config),
-            "wall_seconds": time.perf_counter() - self._began,
-            # Which also writes them: whoever goes on from here finds what came before.
-            "records": self._folder.position(),
-            "highlights": self._highlights.lines(),
-        }
+    def on_checkpoint(self, state: PlainState) -> None:
+        """Take the state of the run between two generations."""
+        if self._writer is None:
+            return  # another rank writes it
+        # The position first, which writes what waits: whoever goes on from here finds what came before.
+        position = self._folder.position()
+        wall_seconds = time.perf_counter() - self._began
+        about = about_run(self._config, position, self._highlights.events(), wall_seconds)
         self._writer.take(_samples(state), state, about)
 
     def __enter__(self) -> Recording:
@@ -150,7 +139,7 @@ class Highlights:
             if event.accuracy is not None and (not self._better or event.accuracy > (self._better[-1].accuracy or 0.0)):
                 self._better.append(event)
 
-    def lines(self) -> list[str]:
+    def events(self) -> list[Event]:
         """Those events, in their order."""
         last = None if self._last in self._better[-1:] else self._last
-        return [to_line(event) for event in (self._run, *self._better, last) if event is not None]
+        return [event for event in (self._run, *self._better, last) if event is not None]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import Event, from_line, to_line
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.state_file import StateFile
 from ownpace.core.settings import values_of
 from ownpace.engines import is_main_process
 from ownpace.run import config_file
 from ownpace.run.checkpoints import Checkpoints, readable, samples_of
 from ownpace.run.config import CONFIG, Config
+from ownpace.run.event_log import Position
 from ownpace.run.place import CHECKPOINTS, SUMMARY
 
 CHANGEABLE = (
@@ -23,7 +27,12 @@ CHANGEABLE = (
 )  # fmt: skip
 """What a run that goes on may have otherwise than before. Anything else would make another run of it."""
 LENGTH = ("samples", "epochs", "seconds")
-OBJECTS = ("algorithm", "task", "optimizer")
+OBJECTS: Mapping[str, tuple[str, ...]] = {
+    "algorithm": ("parameters",),
+    "task": ("task_parameters", "model"),
+    "optimizer": (),
+}
+"""What may be a thing of the user's own, and the fields that then say nothing."""
 _logger = logging.getLogger(__name__)
 
 
@@ -34,9 +43,14 @@ class Resumption:
     run: Path
     """Its folder."""
     checkpoint: Path
-    file: StateFile
+    state: PlainState
     config: Config
     """The run's own, but for what was changed."""
+    position: Position
+    """How far its event files were."""
+    highlights: list[Event]
+    """What its summary is made of."""
+    wall_seconds: float
 
     @property
     def samples(self) -> int:
@@ -67,9 +81,31 @@ def find_resumption(path: str | Path, changes: Mapping[str, object]) -> Resumpti
     config = _with_changes(run, changes)
     checkpoint, file = _newest(run) if is_folder else _this(run, path)
     _check_same_run(checkpoint, file, run / CONFIG)
-    found = Resumption(run, checkpoint, file, config)
-    _check_length(found, changes)
+    found = _resumption(run, checkpoint, file, config)
+    # Whoever names a checkpoint wants what follows it once more.
+    if is_folder and not any(name in changes for name in LENGTH) and _has_finished(run):
+        raise InputError(f"the run at {run} has finished; to train longer, give --epochs, --samples or --seconds")
+    _check_length(found)
     return found
+
+
+def about_run(config: Config, position: Position, highlights: list[Event], wall_seconds: float) -> PlainState:
+    """What a checkpoint says of the run that it is of, besides its state."""
+    return {
+        "config": saved_fields(config),
+        "records": asdict(position),
+        "highlights": [to_line(event) for event in highlights],
+        "wall_seconds": wall_seconds,
+    }
+
+
+def _resumption(run: Path, checkpoint: Path, file: StateFile, config: Config) -> Resumption:
+    match file.about:
+        case {"records": dict(records), "highlights": [*lines], "wall_seconds": float(wall_seconds)}:
+            with suppress(ValueError, KeyError, TypeError):
+                position, highlights = Position(**records), [from_line(str(line)) for line in lines]
+                return Resumption(run, checkpoint, file.state, config, position, highlights, wall_seconds)
+    raise InputError(f"{checkpoint} does not say where its run was; it cannot be gone on from")
 
 
 def saved_fields(config: Config) -> dict[str, object]:
@@ -108,18 +144,21 @@ def _this(run: Path, path: Path) -> tuple[Path, StateFile]:
 
 def _check_same_run(checkpoint: Path, file: StateFile, config: Path) -> None:
     """Raise if a checkpoint is of another run than the description beside it."""
-    described, saved = _content(config), file.about.get("config")
+    described, saved = saved_content(config), file.about.get("config")
     if not isinstance(saved, dict):
         raise InputError(f"{checkpoint} is no checkpoint of ownpace train; load it where it was saved: fleet.load")
     for name, value in saved.items():
-        if name not in (*CHANGEABLE, "format", "ownpace") and described.get(name) != value:
+        # What cannot be saved is described by words, which may differ each time.
+        known = name not in (*CHANGEABLE, "format", "ownpace") and not (name in OBJECTS and isinstance(value, dict))
+        if known and described.get(name) != value:
             raise InputError(
                 f"{checkpoint} is of another run: its {name} was {_brief(value)}, but {config} says "
                 f"{_brief(described.get(name))}; put the right one back, or begin a new run"
             )
 
 
-def _content(path: Path) -> dict[str, object]:
+def saved_content(path: Path) -> dict[str, object]:
+    """What a JSON file of the run holds."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -129,32 +168,39 @@ def _content(path: Path) -> dict[str, object]:
 
 def _with_changes(run: Path, changes: Mapping[str, object]) -> Config:
     """The run's description with what is to be otherwise, if that may be."""
-    content = _content(run / CONFIG)
-    # What was an object of the user's own and cannot be made from its name: the user gives it again.
-    again = {name: changes[name] for name in OBJECTS if name in changes and isinstance(content.get(name), dict)}
-    config = Config.load(run, **again)
+    content = saved_content(run / CONFIG)
+    # Things of the user's own are given again, at least those that could not be made from a name.
+    again = {name: changes[name] for name in OBJECTS if not isinstance(changes.get(name, ""), str)}
+    cleared: dict[str, object] = {field: None if field == "model" else {} for name in again for field in OBJECTS[name]}
+    config = Config.load(run, **again, **cleared)
+    saved = saved_fields(config)
+    for name in again:
+        if not isinstance(content.get(name), dict):
+            for field in (name, *OBJECTS[name]):
+                _refuse_change(run, field, saved[field], content.get(field))
     changed = {name: value for name, value in changes.items() if name not in again}
     for name, value in changed.items():
-        if name not in CHANGEABLE and getattr(config, name) != value and not _says_the_same(config, name, value):
-            raise InputError(
-                f"{name} is {_brief(value)}, but the run at {run} has {_brief(getattr(config, name))}, and a run "
-                f"that goes on cannot change that; leave it out, or begin a new run with --config {run / CONFIG}"
-            )
+        if name not in CHANGEABLE and not _says_the_same(getattr(config, name), value):
+            _refuse_change(run, name, value, getattr(config, name))
     return config.override(**{name: value for name, value in changed.items() if name in CHANGEABLE})
 
 
-def _says_the_same(config: Config, name: str, value: object) -> bool:
+def _refuse_change(run: Path, name: str, value: object, before: object) -> None:
+    if value != before:
+        raise InputError(
+            f"{name} is {_brief(value)}, but the run at {run} has {_brief(before)}, and a run that goes on cannot "
+            f"change that; leave it out, or begin a new run with --config {run / CONFIG}"
+        )
+
+
+def _says_the_same(before: object, value: object) -> bool:
     """Whether parameters that are given as text are those that the run has."""
-    has = getattr(config, name)
-    if not isinstance(has, Mapping) or not isinstance(value, Mapping):
+    if not isinstance(before, Mapping) or not isinstance(value, Mapping):
         return False
-    return all(name in has and str(has[name]) == str(each) for name, each in value.items())
+    return all(name in before and str(before[name]) == str(each) for name, each in value.items())
 
 
-def _check_length(found: Resumption, changes: Mapping[str, object]) -> None:
-    is_longer = any(name in changes for name in LENGTH)
-    if not is_longer and _has_finished(found.run):
-        raise InputError(f"the run at {found.run} has finished; to train longer, give --epochs, --samples or --seconds")
+def _check_length(found: Resumption) -> None:
     samples = found.config.samples
     if samples is not None and samples <= found.samples:
         raise InputError(
@@ -165,7 +211,7 @@ def _check_length(found: Resumption, changes: Mapping[str, object]) -> None:
 
 def _has_finished(run: Path) -> bool:
     try:
-        return _content(run / SUMMARY).get("reason") == "finished"
+        return saved_content(run / SUMMARY).get("reason") == "finished"
     except InputError:  # cut off, so there is no summary
         return False
 

@@ -20,7 +20,7 @@ from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import EventLog, Position
 from ownpace.run.folder import save_result
 from ownpace.run.place import CHECKPOINTS, SUMMARY, check_run
-from ownpace.run.resume import Resumption
+from ownpace.run.resume import Resumption, saved_content, saved_fields
 
 _logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class ResumedFolder:
                 checkpoints.remove(newer_than=self._from.checkpoint)
             checkpoints.prepare(after=self._from.checkpoint)
             self._events = _events(self._from, self._limit_bytes)
-            if self._config is not None:
+            if self._config is not None and saved_fields(self._config) != saved_content(self.path / CONFIG):
                 self._config.save(self.path / CONFIG)
         return self._events
 
@@ -92,7 +92,7 @@ class ResumedFolder:
         """The run has failed. If it had not even begun, it stands where it stood."""
         return self._events is None
 
-    def position(self) -> dict[str, object]:
+    def position(self) -> Position:
         """How far the files of events are."""
         return self.begin().position_now()
 
@@ -110,9 +110,7 @@ def _same(one: Path, other: Path) -> bool:
 
 def _events(resumption: Resumption, limit_bytes: int) -> EventLog:
     """The event files, cut off where the checkpoint was made."""
-    records, path = resumption.file.about["records"], resumption.run / EVENTS
-    assert isinstance(records, dict)
-    position = Position(**records)
+    position, path = resumption.position, resumption.run / EVENTS
     if path.is_file() and path.stat().st_size >= position.num_bytes:
         return EventLog(resumption.run, limit_bytes, position=position)
     _logger.warning(
@@ -122,18 +120,14 @@ def _events(resumption: Resumption, limit_bytes: int) -> EventLog:
         if each.exists():
             each.replace(each.with_name(f"{each.name}.damaged"))
     events = EventLog(resumption.run, limit_bytes)
-    lines = resumption.file.about["highlights"]
-    assert isinstance(lines, list)
-    for line in lines:
-        events.write(from_line(line))
+    for event in resumption.highlights:
+        events.write(event)
     return events
 
 
 def recorded(resumption: Resumption) -> Iterator[Event]:
     """What was recorded up to the checkpoint, for whoever shows the run; of long runs, its beginning."""
-    records, path = resumption.file.about["records"], resumption.run / EVENTS
-    assert isinstance(records, dict)
-    rest = records["num_bytes"]
+    path, rest = resumption.run / EVENTS, resumption.position.num_bytes
     with suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as lines:
         while rest > 0:
             line = lines.readline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,10 +126,11 @@ def _read(*paths: str) -> tuple[TensorSamples, ...]:
 def _find(name: str) -> Path:
     folder = data_folder()
     places = [Path(name)] if folder is None else [Path(name), folder / "libsvm" / name]
-    for place in places:
-        if place.is_file():
-            return place
-    looked = " or ".join(str(place) for place in places)
+    with contextlib.suppress(OSError, ValueError):  # a name that no file can have
+        for place in places:
+            if place.is_file():
+                return place
+    looked = " or ".join(str(place)[:200] for place in places)
     raise InputError(f"there is no file {looked}; give the path of a LIBSVM file: -t path=FILE")
 
 

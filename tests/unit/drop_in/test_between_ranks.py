@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import ownpace
+from ownpace.core.contract.errors import WireError
 from ownpace.drop_in.packing import Packed, unpack
 from ownpace.drop_in.reducing import combined
 
@@ -97,3 +101,22 @@ def test_only_the_first_rank_prints(capsys):
     with ownpace.join() as fleet:
         fleet.print("here", 1, sep="-")
     assert capsys.readouterr().out == "here-1\n"
+
+
+@given(st.text() | st.binary())
+@example("null")
+@example('{"value": 1}')
+@example('{"value": 1, "tensors": "AAAA"}')
+@example('{"value": {"tensor": "7"}, "tensors": ""}')
+@example("[" * 100_000)
+def test_what_is_no_value_is_refused(text):
+    with pytest.raises(WireError, match=r"^a rank sent a value that is none \(.{1,120}\)$"):
+        unpack(text, {})
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_a_value_that_was_damaged_is_refused_or_a_value(place, byte):
+    text = bytearray(Packed().text({"a": [torch.ones(2), 1.5, "b", None]}).encode())
+    text[place % len(text)] = byte
+    with contextlib.suppress(WireError):
+        unpack(bytes(text), {})

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import InputError
 from ownpace.fleet import PRESETS, Fleet, Machine, Slowdown, read_fleet, read_toml
@@ -100,3 +105,81 @@ def test_shorthand_and_presets():
         assert read_fleet(name) is fleet
         assert about
         assert len(fleet.workers) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x²", "unknown fleet 'x²'"),
+        ("x" + "9" * 5000, "at most 1,000,000 can be simulated"),
+        ("x0", "unknown fleet 'x0'"),
+        ("1e-320", "fleet '1e-320': samples_per_s is 9.99989e-318; it must be between 1e-06 and 1e+09"),
+        ("1e-300,1", "must be between"),
+        ("1e300,1", "must be at most 1,000,000,000,000,000"),
+        ("1e-5,100", "0.01 to 100000 samples/s; the fastest may be 1,000,000 times as fast as the slowest"),
+        ("4," * 10_000, "is not a list of paces"),
+        ("z" * 10_000, "unknown fleet 'zzz"),
+    ],
+)
+def test_absurd_shorthands_are_one_short_line(text, message):
+    with pytest.raises(InputError) as caught:
+        read_fleet(text)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[machine]]\ncount = 1" + "0" * 5000, "is not valid TOML"),
+        ("a = " + "[" * 900, "is not valid TOML"),
+        ("a = " + "{a = " * 900, "is not valid TOML"),
+        ("[[machine]]\ncount = 1000000\n" * 50, "the fleet has 50000000 workers; at most 1,000,000"),
+        ("[[machine]]\ncount = 1000\n[[fault]]\nworker='w'\nat_s=1\n", "worker-7 … (1000 in all)"),
+        (f"[[machine]]\nname = '{'n' * 65}'\n", "at most 64 bytes"),
+        ("[[machine]]\nname = 'a\\tb'\n".replace("'", '"'), "all of them printable"),
+        ("[[machine]]\nname = '../etc'\n", "without /"),
+        ("[[machine]]\nsamples_per_s = 5e-324\n", "must be between"),
+        ("[[machine]]\nsamples_per_s = 1\njitter = 1e300\n", "jitter is 1e+300; it must be at most"),
+        ("[[machine]]\nsamples_per_s = 1\n[[machine.slowdown]]\nfrom_s=0\nuntil_s=1\nfactor=1e9\n", "factor is 1"),
+        ("[[machine]]\n[network]\nbandwidth_bytes_per_s = 1e-300\n", "it must be at least 1"),
+        ("#" * (17 << 20), "is larger than"),
+    ],
+)
+def test_absurd_files_are_one_short_line(tmp_path, text, message):
+    with pytest.raises(InputError) as caught:
+        read_toml(write(tmp_path, text))
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mark_in_front_is_no_error_and_a_pipe_is_not_waited_for(tmp_path):
+    assert len(read_toml(write(tmp_path, "\ufeff" + FILE)).workers) == 3
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(InputError, match="not a plain file"):
+        read_toml(tmp_path / "pipe.toml")
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_damaged_files_are_a_fleet_or_bad_input(tmp_path_factory, data):
+    text = bytearray(FILE.encode())
+    for _ in range(data.draw(st.integers(1, 5))):
+        place = data.draw(st.integers(0, len(text)))
+        text[place : place + data.draw(st.integers(0, 10))] = data.draw(
+            st.binary(max_size=4)
+            | st.sampled_from([b"nan", b"-", b"[[", b"]]", b"1e999", b'"', b"9" * 30, b"\n", b"="])
+        )
+    path = tmp_path_factory.mktemp("fleet") / "fleet.toml"
+    path.write_bytes(bytes(text))
+    with contextlib.suppress(InputError):
+        assert len(read_toml(path).workers) <= 1_000_000
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=20) | st.text("x0123456789.,e+- ", max_size=12))
+def test_any_text_is_a_fleet_or_bad_input(text):
+    with contextlib.suppress(InputError):
+        assert read_fleet(text).workers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from ownpace import Task, TensorSamples
 from ownpace.algorithms.stale import StaleSgd
 from ownpace.core.contract.errors import InputError
+from ownpace.engines import Job
 from ownpace.fleet import paces
 from ownpace.run import Config, execute
 from ownpace.tasks import Digits, Quadratic
@@ -232,3 +236,32 @@ def test_another_version_is_worth_a_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         assert Config.load(tmp_path / "c.json") == Config()
     assert "was written by ownpace 0.0.1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "content", [b"null", b"5", b"\xff\xfe", b"[" * 100_000, b'{"format": ' + b"9" * 5000 + b"}", b'{"format": NaN}']
+)
+def test_whatever_is_no_description_is_one_short_line(tmp_path, content):
+    (tmp_path / "c.json").write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        Config.load(tmp_path / "c.json")
+    assert len(str(caught.value)) < 600
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_damaged_files_are_a_description_or_bad_input(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("config") / "c.json"
+    whole = Config(task="quadratic", samples=200, fleet="2,1")
+    whole.resolved(whole.job()).save(path)
+    text = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(text)))
+        text[place : place + data.draw(st.integers(0, 10))] = data.draw(
+            st.binary(max_size=4)
+            | st.sampled_from([b"null", b"-1", b'"', b"{", b"}", b"[", b"]", b"1e999", b"NaN", b"9"])
+        )
+    path.write_bytes(bytes(text))
+    with contextlib.suppress(InputError):
+        assert isinstance(Config.load(path).job(), Job)

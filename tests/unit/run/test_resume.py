@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from ownpace import Config, InputError, Task
+from ownpace.core.learning.state_file import read_state, write_state
 from ownpace.fleet import read_fleet
 from ownpace.run.checkpoints import Checkpoints
-from ownpace.run.resume import CHANGEABLE, find_resumption, saved_fields
+from ownpace.run.event_log import Position
+from ownpace.run.resume import CHANGEABLE, about_run, find_resumption
 from ownpace.tasks import Quadratic
 
 
@@ -22,7 +24,7 @@ def a_run(folder, config: Config, *samples: int):
     folder.mkdir()
     resolved.save(folder / "config.json")
     for number in samples:
-        about = {"config": saved_fields(resolved)}
+        about = about_run(resolved, Position(), [], 1.0)
         Checkpoints(folder).write(number, {"a": torch.tensor(number)}, about, kept=9)
     return folder
 
@@ -37,7 +39,7 @@ def run(tmp_path):
 
 def test_it_goes_on_from_the_newest_with_the_runs_own_description(run):
     found = find_resumption(run, {})
-    assert (found.run, found.samples, found.file.state["a"]) == (run, 300, 300)
+    assert (found.run, found.samples, found.state["a"]) == (run, 300, 300)
     assert found.config == Config.load(run)
     assert found.is_newest()
     older = find_resumption(run / "checkpoints" / "000000000000100.safetensors", {})
@@ -111,6 +113,7 @@ def test_a_run_that_has_finished_can_only_be_made_longer(run):
     with pytest.raises(InputError, match="has finished; to train longer, give --epochs, --samples or --seconds"):
         find_resumption(run, {"fleet": "x2"})
     assert find_resumption(run, {"samples": 2000}).samples == 300
+    assert find_resumption(run / "checkpoints" / "000000000000200.safetensors", {}).samples == 200
 
 
 def test_things_of_the_users_own_are_given_again(tmp_path):
@@ -125,3 +128,15 @@ def test_things_of_the_users_own_are_given_again(tmp_path):
     config = find_resumption(run, {"task": task, "fleet": read_fleet("x2")}).config
     assert config.task is task
     assert config.fleet == read_fleet("x2")
+
+
+def test_what_says_too_little_of_its_run_is_refused(run):
+    path = Checkpoints(run).newest_first()[0]
+    about = read_state(path).about
+    for name, value in {"records": {"bytes": 3}, "highlights": ["{"], "wall_seconds": "soon"}.items():
+        write_state(path, {}, {**about, name: value})
+        with pytest.raises(InputError, match="does not say where its run was"):
+            find_resumption(run, {})
+    write_state(path, {}, {})
+    with pytest.raises(InputError, match="is no checkpoint of ownpace train"):
+        find_resumption(run, {})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import struct
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.task import TensorSamples
@@ -73,12 +76,72 @@ def test_cifar_records(monkeypatch, tmp_path):
     inputs, targets = task.test_samples().pick(torch.tensor([1]))
     assert inputs.shape == (1, 3, 32, 32)
     assert targets.tolist() == [5]
-    (folder / "test_batch.bin").write_bytes(b"short")
-    with pytest.raises(InputError, match="not a multiple of a record"):
-        Cifar10().test_samples()
+    for content, message in [
+        (b"short", "not a multiple of a record"),
+        (b"", "holds 0 bytes"),
+        (b"\x4d" * 3073, "has the label 77; labels are 0 to 9"),
+    ]:
+        (folder / "test_batch.bin").write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            Cifar10().test_samples()
 
 
 def test_a_data_folder_that_is_none(monkeypatch, tmp_path):
     monkeypatch.setenv("OWNPACE_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="which is not a folder"):
         Mnist().train_samples()
+
+
+def raw_idx(dims: int, shape: tuple[int, ...], size: int, value: int = 1) -> bytes:
+    return gzip.compress(struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, dims, *shape) + bytes([value]) * size)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "train-images-idx3",
+            raw_idx(3, (5, 10, 10), 500),
+            r"an array of \(5, 10, 10\); it must be images of 28 by 28",
+        ),
+        ("train-images-idx3", raw_idx(2, (5, 784), 3920), r"an array of \(5, 784\)"),
+        ("train-images-idx3", raw_idx(3, (5, 28, 28), 3920), r"an array of \(30,\) for 5 images"),
+        ("train-images-idx3", raw_idx(255, (1,) * 255, 1), "not an IDX file"),
+        ("train-images-idx3", raw_idx(3, (2**32 - 1,) * 3, 1), "where its header says"),
+        ("train-images-idx3", b"not packed", "cannot be read"),
+        ("train-labels-idx1", raw_idx(1, (30,), 30, 10), "has the label 10; labels are 0 to 9"),
+        ("train-labels-idx1", raw_idx(1, (29,), 29), r"an array of \(29,\) for 30 images"),
+        ("train-labels-idx1", raw_idx(0, (), 1), "holds an array of"),
+        ("t10k-images-idx3", raw_idx(3, (0, 28, 28), 0), "images of 28 by 28"),
+    ],
+)
+def test_files_that_are_not_mnist_are_one_line(monkeypatch, tmp_path, name, content, message):
+    write_mnist(tmp_path)
+    (tmp_path / "mnist" / f"{name}-ubyte.gz").write_bytes(content)
+    monkeypatch.setenv("OWNPACE_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=message) as caught:
+        Mnist().train_samples()
+    assert "\n" not in str(caught.value)
+
+
+def test_what_unpacks_to_too_much_is_not_unpacked(monkeypatch, tmp_path):
+    monkeypatch.setattr("ownpace.tasks.files.MOST_BYTES", 1 << 20)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(2 << 20)))
+    with pytest.raises(InputError, match="unpacks to more than 1,048,576 bytes"):
+        read_idx(tmp_path / "a.gz")
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_damaged_idx_files_are_an_array_or_bad_input(tmp_path_factory, data):
+    content = bytearray(gzip.decompress(idx(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content)))
+        content[place : place + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    packed = bytearray(gzip.compress(bytes(content)))
+    if data.draw(st.booleans()):
+        packed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
+    path = tmp_path_factory.mktemp("idx") / "a.gz"
+    path.write_bytes(bytes(packed))
+    with contextlib.suppress(InputError):
+        assert read_idx(path).dtype == torch.uint8

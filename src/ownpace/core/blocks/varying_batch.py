@@ -24,7 +24,10 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Pending, Worker
 from ownpace.core.contract.values import Contribution, Gradient, Parameters
-from ownpace.core.settings import not_negative, positive
+from ownpace.core.settings import at_most, not_negative, positive
+
+MOST_SAMPLES = 10**9
+"""Of one update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,7 @@ class VaryingBatch(Algorithm):
         check_smoothing(self.smoothing)
         not_negative(max_batch=self.max_batch)
         positive(target_batch=self.target_batch)
+        at_most(MOST_SAMPLES, target_batch=self.target_batch, max_batch=self.max_batch)
         if self.target_batch and self.max_batch and self.target_batch > self.max_batch:
             raise InputError(
                 f"target_batch is {self.target_batch}, more than the max_batch of {self.max_batch}; give one of them"

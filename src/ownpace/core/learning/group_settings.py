@@ -97,6 +97,11 @@ class GroupSettings:
         self._tensors = [(index, tensor) for index, value in enumerate(found) for tensor in _tensors(value)]
         self._versions = self._versions_now()
 
+    def are(self, agreed: Sequence[float], lr_factor: float) -> bool:
+        """Whether `applied` would change nothing."""
+        own = self.read()
+        return lr_factor == 1 and (not agreed or agreed is own or agreed == own)
+
     def assign(self, agreed: Sequence[float]) -> None:
         """Let the groups have these from now on; state is left alone."""
         own = self.read()

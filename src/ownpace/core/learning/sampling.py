@@ -117,12 +117,14 @@ class Queue:
         self._next = 0
         self._take = take or self._count
         # Start, samples and rank of each draw, one after the other: a long run has millions of them. Where several
-        # processes share the count, each knows its own alone.
+        # processes share the count, whoever keeps it knows them.
         self._claims = array("q")
+        self._is_shared = take is not None
 
     def draw(self, rank: int, samples: int) -> Tensor:
         start = self._take(samples)
-        self._claims.extend((start, samples, rank))
+        if not self._is_shared:
+            self._claims.extend((start, samples, rank))
         if start >= self._num_scattered:
             return self._order.indices(self._dealt[-1][0] + start - self._num_scattered, samples)
         parts = [self._order.indices(a, b - a) for a, b in within(self._dealt, start, start + samples)]

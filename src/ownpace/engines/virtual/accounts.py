@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ownpace.core.contract.values import Gradient, Sources
 
-_TAIL = 64
+_TAIL = 16
 """More updates than one replica can be ahead of another: the sums that it needs have all of them as members."""
 
 

@@ -45,6 +45,7 @@ class Faults:
         """The workers that died since the generation began: what they knew is gone, even if they are back."""
         self.lost = 0
         """Updates that died with servers since then."""
+        self._cut_until_s: dict[str, float] = {}
         self._generation: VirtualGeneration | None = None
         self._is_running = False
         self.broken: str | None = None
@@ -75,6 +76,8 @@ class Faults:
         self.broken, self.awaited = None, False
         self.died, self.lost = set(), 0
         self._snapshots.begin(generation.servers)
+        for name in self._cut_until_s:  # also of who was cut off between two generations
+            self._hold_up(name)
 
     def end(self) -> None:
         """The generation has ended, or cannot go on: deaths break nothing any more."""
@@ -93,7 +96,10 @@ class Faults:
         noticed_s = fault.at_s + SILENCE_S
         back_s = math.inf if fault.back_at_s is None else fault.back_at_s
         # Until then nothing gets through; later the others have gone on without it, and it may only join.
-        self._at(fault.at_s, after_s, partial(self._cut, fault.worker, min(back_s, noticed_s)))
+        until_s = min(back_s, noticed_s)
+        self._at(fault.at_s, after_s, partial(self._cut, fault.worker, until_s))
+        if 0 < fault.at_s <= after_s < until_s:
+            self._cut_until_s[fault.worker] = until_s
         if back_s > noticed_s:
             self._at(noticed_s, after_s, partial(self._fall_silent, fault.worker))
             self._at(fault.back_at_s, after_s, partial(self._come_back, fault.worker))
@@ -158,12 +164,16 @@ class Faults:
 
     def _cut(self, name: str, until_s: float) -> None:
         self._note(name, "cut")
-        node = self._node(name)
-        if node is None:
-            return
-        # Its link is taken until then: that is all a sender or a collective ever looks at.
-        node.in_free_s, node.out_free_s = max(node.in_free_s, until_s), max(node.out_free_s, until_s)
-        self._simulation.clock.postpone(lambda event: _concerns(event, node), until_s)
+        self._cut_until_s[name] = max(until_s, self._cut_until_s.get(name, 0.0))
+        self._hold_up(name)
+
+    def _hold_up(self, name: str) -> None:
+        """Let nothing pass a machine's link until it is no longer cut off."""
+        node, until_s = self._node(name), self._cut_until_s[name]
+        if node is not None and until_s > self._simulation.clock.time:
+            # The link is taken until then: that is all a sender or a collective ever looks at.
+            node.in_free_s, node.out_free_s = max(node.in_free_s, until_s), max(node.out_free_s, until_s)
+            self._simulation.clock.postpone(lambda event: _concerns(event, node), until_s)
 
     def _node(self, name: str) -> VirtualNode | None:
         return None if self._generation is None else self._generation.worker(name)

@@ -16,6 +16,7 @@ from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.memory import keep_large_blocks
+from ownpace.engines.resuming import on_checkpoint, resumed
 from ownpace.engines.virtual.border import drain, let_pass, regroup_s, take_state
 from ownpace.engines.virtual.clock import EmptySchedule, Planned
 from ownpace.engines.virtual.faults import Faults
@@ -59,12 +60,16 @@ class VirtualRun:
         self.simulation.on_update = self._monitor.updated
         self._faults = Faults(self.simulation)
         self._state = first_state(self._faults.alive)
-        if job.resume_from is not None:
-            self._take_up(job.resume_from)
+        layout = self.simulation.learning.layout
+        self._on_checkpoint = on_checkpoint(job, layout)
+        if (state := resumed(job, layout)) is not None:
+            self._take_up(state)
         self._begin()
 
     def _take_up(self, given: PlainState) -> None:
         """Go on from a checkpoint. Workers that are not in the fleet any more are left out, new ones join."""
+        if given.get("engine") != "virtual":
+            raise InputError("this checkpoint is not one of virtual time; go on with the engine 'process'")
         state = self._state = cast(RunState, {**self._state, **given})
         numbers, clock = self.simulation.numbers, self.simulation.clock
         self._faults.alive = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
@@ -135,7 +140,9 @@ class VirtualRun:
 
     @property
     def _over(self) -> bool:
-        return self._monitor.over or self._monitor.totals.samples >= (self.simulation.job.samples or math.inf)
+        job, monitor = self.simulation.job, self._monitor
+        time_is_up = self.simulation.clock.time >= (job.seconds or math.inf)
+        return monitor.over or time_is_up or monitor.totals.samples >= (job.samples or math.inf)
 
     def _begin(self) -> None:
         """Make the nodes of a generation."""
@@ -181,8 +188,8 @@ class VirtualRun:
         left = set(self._generation.members).difference(members)
         self._take_state("join" if came else "death" if left else "checkpoint", None)
         # The state is taken after that pause, so that a run which goes on from it begins at the same time.
-        if is_due and simulation.job.on_checkpoint is not None:
-            simulation.job.on_checkpoint(cast(PlainState, self._state))
+        if is_due and self._on_checkpoint is not None:
+            self._on_checkpoint(cast(PlainState, self._state))
 
     def _break_off(self) -> None:
         """A machine is gone: all others give up what they have under way, and go on from where the furthest is."""

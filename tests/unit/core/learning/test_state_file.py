@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +168,26 @@ def test_what_a_file_cannot_hold_is_named(tmp_path):
     with pytest.raises(InputError, match=r"kept/f is a builtin_function_or_method"):
         write_state(tmp_path / "s", {"kept": {"f": print}})
     assert not list(tmp_path.iterdir())
+
+
+def test_no_forged_file_with_a_right_checksum_does_worse_than_an_error(path):
+    """Whoever can write files can compute checksums, too."""
+    whole = path.read_bytes()
+    at = whole.index(b'"sha256":"') + 10
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        forged = bytearray(whole)
+        for _ in range(data.draw(st.integers(1, 4))):
+            place = data.draw(st.integers(8, len(whole) - 1))
+            piece = data.draw(st.binary(min_size=1, max_size=3) | st.sampled_from([b"[", b"]", b"9", b"-", b'"', b"{"]))
+            forged[place : place + len(piece)] = piece
+        forged = forged[: len(whole)]
+        forged[at : at + 64] = b"0" * 64
+        forged[at : at + 64] = hashlib.sha256(forged).hexdigest().encode()
+        path.write_bytes(forged)
+        with suppress(InputError):  # any other error fails
+            read_state(path)
+
+    check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -100,6 +100,15 @@ class GradientComputer:
             self._captured.record(*self._train.pick(indices))
             for buffer, value in zip(self._buffers, before, strict=True):
                 buffer.copy_(value)
+
+    def buffer_list(self) -> list[Tensor]:
+        """Copies of the model's buffers."""
+        return [buffer.detach().clone() for buffer in self._buffers]
+
+    def take_buffers(self, buffers: Sequence[Tensor]) -> None:
+        """Go on with these."""
+        for mine, other in zip(self._buffers, buffers, strict=True):
+            mine.copy_(other)
 
     def buffers(self) -> Tensor | None:
         """The model's buffers in one vector; None: it has none."""

@@ -26,6 +26,8 @@ class Orders:
     """Why it has to give up; raised as soon as a node looks."""
     gone: set[int] = field(default_factory=set)
     """Ranks that are gone: nothing that is sent to them arrives."""
+    goes_on: bool = False
+    """Whether the run goes on without ranks that are gone: the hub decides then, and they are no alarm."""
 
     def raise_alarms(self) -> None:
         """Raise the first alarm, if there is one."""
@@ -53,3 +55,4 @@ class NodeContext:
     orders: Orders
     is_evaluated: bool
     """Whether this node's parameters, among those of all replicas, are the ones that are evaluated and saved."""
+    generation: int = 0

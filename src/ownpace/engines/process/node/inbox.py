@@ -1,7 +1,8 @@
 """What arrives at a node: messages of the algorithm, control messages, and the word to stop.
 
 A message belongs to the generation of the run in which it was sent. Older ones are dropped; a newer one waits until
-this node has begun that generation, and is what tells a server to begin it.
+this node has begun that generation. In a user's loop it is what tells a server to begin it; in a complete run, the hub
+does.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from ownpace.engines.process.talk.control import (
     Stop,
     Welcome,
 )
+from ownpace.engines.process.talk.regrouping import DeclaredDead, Plan, Regroup
 from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
 from ownpace.engines.progress import Progress
 
 C = TypeVar("C", bound=Control)
-_OF_HUB = (Welcome, Refuse, ClockAnswer, Start, Stop, Release, Goodbye, GiveUp)
+_OF_HUB = (Welcome, Refuse, ClockAnswer, Start, Stop, Release, Goodbye, GiveUp, Regroup, Plan, DeclaredDead)
 TICK_S = 0.2
 """How long a wait lasts before signals and alarms are checked."""
 LOOK_EVERY_S = 0.005
@@ -45,14 +47,14 @@ class Released(BaseException):
 
 
 class NewGeneration(BaseException):
-    """A message of a newer generation has come: what this node is doing belongs to an older one."""
+    """A newer generation is about to begin: what this node is doing belongs to an older one."""
 
 
 class Listener(Protocol):
     """The node behind an inbox."""
 
     restarts: bool
-    """Whether a message of a newer generation ends what the node does."""
+    """Whether a newer generation ends what the node does."""
 
     def hear_settings_of_message(self, settings: Sequence[float]) -> None:
         """A message was awaited, and these are its sender's optimizer settings."""
@@ -64,21 +66,33 @@ class Listener(Protocol):
 class Inbox:
     """Sorts what arrives at one node."""
 
-    def __init__(self, context: NodeContext, progress: Progress, listener: Listener) -> None:
+    def __init__(
+        self, context: NodeContext, progress: Progress, listener: Listener, before: Inbox | None = None
+    ) -> None:
+        """`before`: the inbox of this node's last generation; what the hub has said since is here, too."""
         self._context = context
         self._progress = progress
         self._listener = listener
         address = context.address
         own = address.shard if address.role == "server" else None
-        self._limits = Limits(context.roster.shards, context.layout.size, context.like.dtype, own)
+        self._limits = Limits(
+            context.roster.shards, context.layout.size, context.like.dtype, len(context.roster.workers), own
+        )
         self._arrived: deque[tuple[Message, Sequence[float]]] = deque()
         self._receiving: list[ProcessReceive] = []
-        self._controls: deque[tuple[Control, Body]] = deque()
+        self._controls: deque[tuple[Control, Body]] = deque() if before is None else before._controls
         self._early: list[tuple[str, Packet]] = []
         self._next_look_s = 0.0
-        self.generation = 0
+        self.generation = context.generation
+        self.next_generation: int = self.generation if before is None else before.next_generation
+        """The newest that the hub has spoken of."""
         self.released = False
         self.told_to_stop = False
+        self.ends_for_good = False
+        """Whether that is the end of the run, and not of a generation alone."""
+        self.declared_dead = False
+        self.given_up = False
+        """Whether the hub has given up the run."""
 
     def begin(self, generation: int) -> None:
         """Begin a generation: what came for it before is here now, and what is left of older ones is gone."""
@@ -136,6 +150,10 @@ class Inbox:
             self.told_to_stop = True
         return self.told_to_stop or self._progress.stop or now >= self._context.terms.deadline_s
 
+    def has_started(self, generation: int) -> bool:
+        """Whether the hub has said that this generation starts."""
+        return any(isinstance(control, Start) and control.generation == generation for control, _ in self._controls)
+
     def wait_for(self, *kinds: type[C]) -> tuple[C, Body]:
         """The next control message of one of these kinds, and what came along with it."""
         while True:
@@ -149,13 +167,24 @@ class Inbox:
         if isinstance(control, _OF_HUB) and sender != HUB:
             raise blamed(sender, WireError(f"{type(control).__name__}, which only the hub may say"))
         match control:
-            case Stop():
+            case Stop(is_border):
                 self.told_to_stop = True
+                self.ends_for_good = self.ends_for_good or not is_border
             case Release():
                 self.released = True
+            case Regroup(generation):
+                if generation > self.next_generation:
+                    self.next_generation = generation
+                    if self._listener.restarts:
+                        raise NewGeneration
+            case DeclaredDead():
+                self.declared_dead = True
+                if self._listener.restarts:
+                    raise NewGeneration
             case GiveUp(ReplicasDiffer.code, message):
                 raise ReplicasDiffer(message)  # no rank is to blame, and none only suffers from it
             case GiveUp(message=message):
+                self.given_up = True
                 raise PeerLost(f"the run has failed: {message}")
             case _:
                 if not self._listener.hear_control(sender, control, body):
@@ -167,10 +196,12 @@ class Inbox:
         if packet.generation > self.generation:
             # Kept before anything is raised: it is the first message of the generation that begins now.
             self._early.append((name, packet))
-            if self._listener.restarts:
+            if self._listener.restarts and not self._context.terms.is_elastic:
                 raise NewGeneration
             return
         context, now = self._context, self._context.clock.now()
+        if name not in context.roster.by_name:
+            return  # it takes no part in this generation
         if context.reporter.detail and now > 0:
             nbytes = 0 if packet.body is None else packet.body.nbytes
             context.reporter.event(

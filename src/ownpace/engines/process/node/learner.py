@@ -14,7 +14,7 @@ from ownpace.engines.ledger import EvaluationMarks
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox
 from ownpace.engines.process.node.parameters import HeldParameters
-from ownpace.engines.process.node.replica_watch import ReplicaWatch
+from ownpace.engines.process.node.replica_watch import ReplicaWatch, layer_checksums
 from ownpace.engines.process.talk.control import Snapshot, WorkerBuffers
 from ownpace.engines.progress import Progress
 
@@ -40,6 +40,8 @@ class LearnerState:
         self._away_from: Tensor | None = None
         self._used: list[int] | None = None
         self._local_samples = 0
+        self.has_stepped_alone = False
+        """Whether it has made local steps, so that its optimizer's state is its own."""
         self.on_progress: Callable[[int], None] = _ignore
         """Called after every update or local step, and after parameters came from a server, with the samples of this
         worker's local steps since the last update."""
@@ -58,8 +60,19 @@ class LearnerState:
         return self.held.values if self._away_from is None else self._away_from
 
     def begin(self) -> None:
-        """A loop over the data begins."""
+        """A loop over the data begins, or a generation of a complete run."""
         self._used = [0] * len(self._context.roster.workers)
+        self._marks.go_on_from(self._progress.samples)
+
+    def go_back(self) -> None:
+        """Forget local steps since the last update: whoever was to hear of them never will."""
+        if self._away_from is not None:
+            self.held.overwrite(self._away_from)
+            self._away_from = None
+
+    def checksums(self) -> list[int]:
+        """Of each layer of the global parameters."""
+        return layer_checksums(self.global_values, self._context.layout).tolist()
 
     @property
     def used(self) -> Sequence[int] | None:
@@ -67,11 +80,11 @@ class LearnerState:
         return self._used
 
     def _use(self, gradient: Gradient) -> None:
-        parts = gradient.contributions
-        if self._used is None or len(parts) != len(self._used):
-            self._used = None  # updates that others make, or of a part of the fleet
-        else:
-            self._used = [used + part.used for used, part in zip(self._used, parts, strict=True)]
+        if not gradient.sources:
+            self._used = None  # whose samples these are is not known
+        elif self._used is not None:
+            for rank, samples in gradient.sources:
+                self._used[rank] += samples
 
     @property
     def lr(self) -> float:
@@ -117,6 +130,7 @@ class LearnerState:
     def local_step(self, gradient: Gradient, lr_scale: float) -> None:
         """Move the parameters; it is not an update."""
         if gradient.samples:
+            self.has_stepped_alone = True
             if self._away_from is None:
                 self._away_from = self.held.snapshot()  # what an evaluation or a checkpoint in mid-round sees
             self.held.step(gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient))
@@ -171,7 +185,7 @@ class LearnerState:
     def _maybe_close_totals(self) -> None:
         """Close the totals if the run's time is up: what follows is only the end of what was in flight."""
         terms, now = self._context.terms, self._context.clock.now()
-        if terms.is_bounded and (now >= terms.deadline_s or self._inbox.told_to_stop):
+        if terms.is_bounded and (now >= terms.deadline_s or self._inbox.ends_for_good):
             self._context.reporter.totals.close(min(now, terms.deadline_s))
 
     def show(self, *, final: bool) -> None:

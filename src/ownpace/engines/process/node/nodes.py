@@ -31,7 +31,8 @@ B = TypeVar("B", Gradient, Tensor)
 class ProcessNode:
     """Messages, collectives, and knowing when to stop. A communicator is just that."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, before: ProcessNode | None = None) -> None:
+        """`before`: what this process was in the generation before, if there was one."""
         address, roster = context.address, context.roster
         self.context = context
         self.restarts = False
@@ -40,8 +41,8 @@ class ProcessNode:
         self.subgroup = roster.subgroup(address)
         is_server = address.role == "server"
         num_shards = 1 if is_server else len(roster.shards)
-        self.progress = Progress(context.terms.budget, num_shards, counts_alone=is_server)
-        self.inbox = Inbox(context, self.progress, self)
+        self.progress = Progress(context.terms.budget_after(0), num_shards, counts_alone=is_server)
+        self.inbox: Inbox = Inbox(context, self.progress, self, None if before is None else before.inbox)
         self.sums = NodeSums(context, self.progress, self.inbox, self.settings, self.hear_settings)
 
     @property
@@ -94,6 +95,10 @@ class ProcessNode:
     def hear_control(self, sender: str, control: Control, body: Body) -> bool:
         return False
 
+    def go_on_from(self, samples: int, version: int, ahead: float) -> None:
+        """Count on from here."""
+        self.progress.begin_at(samples, (version,) * len(self.progress.versions), ahead)
+
     def begin(self, generation: int) -> None:
         """Begin a generation: nothing of the one before is heard any more, not even that it was to stop."""
         self.progress.stop = False
@@ -103,11 +108,14 @@ class ProcessNode:
 class ProcessServer(ProcessNode):
     """A parameter server."""
 
-    def __init__(self, context: NodeContext, held: FlatParameters) -> None:
-        super().__init__(context)
+    def __init__(self, context: NodeContext, held: FlatParameters, before: ProcessNode | None = None) -> None:
+        super().__init__(context, before)
         self.learner = LearnerState(context, self.progress, held, self.inbox, _no_buffers)
-        self._held = held
+        self.held = held
         self._parts = StateParts(self._layers)
+        self.waits_for_state = False
+        """Whether it is to get its parameters first, before others may pull them."""
+        self._pulling: list[str] = []
 
     @property
     def parameters(self) -> Parameters:
@@ -128,11 +136,12 @@ class ProcessServer(ProcessNode):
 
     def hear_control(self, sender: str, control: Control, body: Body) -> bool:
         match control:
+            case Pull() if self.waits_for_state:
+                self._pulling.append(sender)
             case Pull():
-                answer = Pulled(self.address.shard.index, self.progress.version, self.progress.samples)
-                self.context.mailbox.send(sender, Packet(self.learner.held.snapshot(), control=answer))
+                self._answer_pull(sender)
             case PullState():
-                for packet in packets(dict(zip(self._layers, self._held.layer_states(), strict=True))):
+                for packet in packets(dict(zip(self._layers, self.held.layer_states(), strict=True))):
                     self.context.mailbox.send(sender, packet)
             case StatePart():
                 try:
@@ -140,10 +149,21 @@ class ProcessServer(ProcessNode):
                 except WireError as error:
                     raise blamed(sender, error) from None
                 if states is not None:
-                    self._held.take_layer_states([states.get(layer, {}) for layer in self._layers])
+                    self.held.take_layer_states([states.get(layer, {}) for layer in self._layers])
             case _:
                 return False
         return True
+
+    def _answer_pull(self, sender: str) -> None:
+        answer = Pulled(self.address.shard.index, self.progress.version, self.progress.samples)
+        self.context.mailbox.send(sender, Packet(self.learner.held.snapshot(), control=answer))
+
+    def has_state(self) -> None:
+        """It has its parameters now: those who have asked for them get them."""
+        self.waits_for_state = False
+        pulling, self._pulling = self._pulling, []
+        for sender in pulling:
+            self._answer_pull(sender)
 
     @property
     def _layers(self) -> list[int]:
@@ -177,11 +197,18 @@ class GradientSource(Protocol):
 class ProcessWorker(ProcessNode):
     """A worker; its gradients come from a source."""
 
-    def __init__(self, context: NodeContext, held: HeldParameters, batch_size: int, micro_batch: int) -> None:
-        super().__init__(context)
+    def __init__(
+        self,
+        context: NodeContext,
+        held: HeldParameters,
+        batch_size: int,
+        micro_batch: int,
+        before: ProcessWorker | None = None,
+    ) -> None:
+        super().__init__(context, before)
         self.batch_size = batch_size
         self.micro_batch = micro_batch
-        self.kept: dict[str, Tensor] = {}
+        self.kept: dict[str, Tensor] = {} if before is None else before.kept
         self.source: GradientSource
         self.learner = LearnerState(context, self.progress, held, self.inbox, self._buffers)
 

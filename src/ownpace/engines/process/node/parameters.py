@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -111,6 +111,15 @@ class FlatParameters:
     def take_layer_states(self, states: State) -> None:
         """Go on with this state, layer by layer."""
         self._states = {0: self._optimizer.of_layers(states)}
+
+    def all_states(self) -> dict[str, State]:
+        """The optimizer's states, each layer by layer, by the number of the memory."""
+        return {str(memory): self._optimizer.layer_states(state) for memory, state in self._states.items()}
+
+    def take_all(self, values: Tensor, states: Mapping[str, State]) -> None:
+        """Go on with these parameters and states."""
+        self.overwrite(values)
+        self._states = {int(memory): self._optimizer.of_layers(state) for memory, state in states.items()}
 
     def place(self, values: Tensor, shard: Shard) -> None:
         if self._handed_out:

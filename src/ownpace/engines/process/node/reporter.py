@@ -106,7 +106,7 @@ class Reporter:
 
     def report(self) -> None:
         """Send the events since the last report, and the totals."""
-        now = self.clock.now()
+        now = max(0.0, self.clock.now())  # a server that is started again may report before it is told the time
         self._next_s = now + REPORT_EVERY_S
         lines = [events.to_line(event) for event in self._events]
         self._events.clear()

@@ -147,10 +147,10 @@ class NodeSums:
             self._inbox.tick()
             raise
 
-    def close(self) -> None:
-        """Leave all groups."""
+    def close(self, *, abandon: bool = False) -> None:
+        """Leave all groups; `abandon`: do not wait for collectives that are under way."""
         for collectives in self._groups.values():
-            collectives.channels.close(abandon=bool(self.context.orders.alarms))
+            collectives.channels.close(abandon=abandon or bool(self.context.orders.alarms))
         self._groups.clear()
 
 

@@ -14,6 +14,7 @@ from ownpace.core.learning.sampling import Sampler
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
+from ownpace.engines.process.node.inbox import TICK_S
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 from ownpace.engines.processor import Processor
@@ -71,7 +72,11 @@ class TaskGradients:
     """Draws samples, computes their gradients, and makes that take as long as prescribed."""
 
     def __init__(
-        self, worker: ProcessWorker, computer: GradientComputer, sampler: Sampler, processor: Processor | None
+        self,
+        worker: ProcessWorker,
+        computer: GradientComputer,
+        sampler: Sampler,
+        processor: Processor | None,
     ) -> None:
         context = worker.context
         self.clock = context.clock
@@ -122,10 +127,6 @@ class TaskGradients:
         gradient = self._end(asked, begun, values, loss)
         return sums.start(collectives, gradient, buffer, sender)  # type: ignore[return-value]
 
-    def warm_up(self) -> None:
-        """Make what is made on first use, before time begins."""
-        self._computer.warm_up(self._worker.learner.held.values, self._worker.micro_batch)
-
     def take_data_range(self, start: float, stop: float) -> None:
         self._sampler.assign(self._worker.rank, start, stop)
 
@@ -150,9 +151,18 @@ class TaskGradients:
 
     def keep_pace(self, until_s: float) -> None:
         """Wait until the prescribed time is over."""
-        if self._processor is not None and until_s > self.clock.now():
+        now = self.clock.now()
+        if self._processor is not None and until_s > now:
+            while until_s > now + TICK_S:  # a new generation may begin while a slow machine sleeps
+                self.clock.sleep_until(now + TICK_S)
+                self._worker.inbox.look(0.0)
+                now = self.clock.now()
             self._overslept_s = self.clock.sleep_until(until_s)
-        self._reporter.maybe_report(self.clock.now())
+            now = self.clock.now()
+        if self._reporter.due(now):
+            self._reporter.report()
+            # Also where nothing is awaited for long, as between two rounds of local steps.
+            self._worker.inbox.look(0.0)
 
     def _overlaps(self, collectives: GroupCollectives) -> bool:
         """Whether buckets leave during the backward pass: there are several, and no pace is prescribed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,10 @@ class RunTerms:
     detail: bool = False
     num_models: int = 1
     """Parts of the vector that are averaged over samples of their own."""
+    checkpoint_every: int | None = None
+    """Samples after which a generation ends in good order, if that is to be."""
+    is_elastic: bool = False
+    """Whether the hub leads from one generation to the next: in a complete run; a user's loop has them of its own."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -48,6 +53,8 @@ class RunTerms:
             seconds=job.seconds,
             eval_every=job.evaluations_every,
             detail=job.detail,
+            checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
+            is_elastic=True,
         )
 
     @property
@@ -59,6 +66,11 @@ class RunTerms:
     def budget(self) -> float:
         """Samples after which training is over."""
         return self.samples or math.inf
+
+    def budget_after(self, samples: int) -> float:
+        """Samples after which a generation ends that begins after so many."""
+        every = self.checkpoint_every
+        return self.budget if every is None else min(self.budget, (samples // every + 1) * every)
 
     @property
     def deadline_s(self) -> float:
@@ -75,9 +87,9 @@ class RunTerms:
         """How many counts of samples go with a gradient: the new ones, and each model's."""
         return 1 + self.num_models if self.num_models > 1 else 0
 
-    def roster(self) -> Roster:
-        """The nodes that take part."""
-        return Roster.plan(self.algorithm, self.workers, self.num_servers, self.layout)
+    def roster(self, workers: Sequence[str] | None = None) -> Roster:
+        """The nodes that take part, with these workers, or with all."""
+        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout)
 
     def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
@@ -13,6 +12,7 @@ from torch.optim import LBFGS, Optimizer, SparseAdam
 from torch.utils.weak import TensorWeakRef
 
 from ownpace.core.contract.errors import InputError
+from ownpace.engines.process.node.flat_steps import elementwise_step
 from ownpace.engines.process.node.no_trace import nested
 
 _OWN = ("step", "_step_supports_amp_scaling")
@@ -35,6 +35,8 @@ class UserPair:
         self._known = set(map(id, _all_of(optimizer)))
         # The real step: later, `optimizer.step` is what hands the gradient to the algorithm.
         self._real_step = optimizer.step
+        self.elementwise_step = elementwise_step(optimizer)
+        """What it does, if it treats every number by itself."""
         self._old: tuple[TensorWeakRef, int] | None = None
         self._is_stepping = False
         self.is_scaled = False
@@ -221,12 +223,36 @@ def check_parameters(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
         raise InputError(f"the model's parameters are on several devices ({where}); move all of them to one")
 
 
-def check_dense(name: str, gradient: Tensor) -> None:
-    """Raise if a layer's gradient is sparse."""
-    if gradient.layout is not torch.strided:
-        raise InputError(
-            f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
-        )
+def with_groups(pairs: Sequence[UserPair]) -> list[Optimizer]:
+    """The optimizers of the pairs, and those inside them that have parameter groups of their own."""
+    found: list[Optimizer] = []
+    seen: set[int] = set()
+    for optimizer in (one for pair in pairs for one in nested(pair.optimizer)):
+        groups = set(map(id, optimizer.param_groups))
+        if not groups & seen:  # most wrappers share theirs with what they wrap
+            found.append(optimizer)
+            seen |= groups
+    return found
+
+
+def check_disjoint(pairs: Sequence[UserPair]) -> None:
+    """Raise if the pairs cannot be parts of one vector."""
+    seen: dict[int, str] = {}
+    for pair in pairs:
+        for name, parameter in zip(pair.names, pair.parameters, strict=True):
+            if id(parameter) in seen:
+                raise InputError(f"{name} is in two optimizers; each parameter can be stepped by one")
+            seen[id(parameter)] = name
+    devices = sorted({str(pair.parameters[0].device) for pair in pairs})
+    if len(devices) > 1:
+        raise InputError(f"the models are on several devices ({', '.join(devices)}); move all of them to one")
+
+
+def is_sparse(name: str) -> InputError:
+    """The error for a layer whose gradient is sparse."""
+    return InputError(
+        f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
+    )
 
 
 def _age(tensor: Tensor) -> int:

@@ -9,14 +9,16 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
-from torch.optim import Optimizer
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.flat import Layout, is_channels_last
 from ownpace.core.learning.group_settings import GroupSettings
-from ownpace.engines.process.node.no_trace import nested, no_trace
-from ownpace.engines.process.node.user_pair import UserPair, check_dense
+from ownpace.engines.process.node.flat_steps import FlatSteps
+from ownpace.engines.process.node.gathering import put_sums
+from ownpace.engines.process.node.no_trace import no_trace
+from ownpace.engines.process.node.user_pair import UserPair, check_disjoint, is_sparse, with_groups
+from ownpace.engines.process.talk.spare_memory import SpareMemory
 
 
 class UserParameters:
@@ -44,11 +46,14 @@ class UserParameters:
                 parameter.data = view
             else:
                 self._narrow.append((parameter, view))
+        self._spare = SpareMemory(self.layout.size, self.values)
         self._spans = self._make_spans()
         self._settings = GroupSettings(with_groups(pairs))
         # In the same memory at every step: the gradients that the optimizers see are views of it.
         self._mean: Tensor | None = None
         self._mean_views: list[Tensor] = []
+        self._mean_parts: list[Tensor] = []
+        self._flat_steps: list[FlatSteps] = []
         # Not a number: it has the vector's type, so that half precision is multiplied in that.
         self._zero = self.values.new_zeros(())
 
@@ -72,7 +77,7 @@ class UserParameters:
 
     def part(self, flat: Tensor, pair: int) -> Tensor:
         """A pair's range of a vector."""
-        return flat[self._spans[pair][1]]
+        return flat if len(self.pairs) == 1 else flat[self._spans[pair][1]]
 
     @contextmanager
     def kept_for(self, pairs: Sequence[int]) -> Iterator[Callable[[Tensor], bool]]:
@@ -115,33 +120,20 @@ class UserParameters:
             The sum; and whether there are layers without a gradient.
         """
         mine = self.pairs[pair]
-        total = torch.empty_like(self.values) if out is None else out
+        total = self._spare.take() if out is None else out
         layers, span = self._spans[pair]
         partial = len(self.pairs) > 1
         if partial:
             total[: span.start].fill_(-0.0)
             total[span.stop :].fill_(-0.0)
-        views = self.layout.views(total)[layers]
-        if total.is_cuda and not partial and self._put_at_once(views, mine.parameters, samples, total):
-            return total, False
-        for name, parameter, view in zip(mine.names, mine.parameters, views, strict=True):
-            if parameter.grad is None:
+        gradients = [parameter.grad for parameter in mine.parameters]
+        for name, gradient in zip(mine.names, gradients, strict=True):
+            if gradient is None:
                 partial = True
-            else:
-                check_dense(name, parameter.grad)
-            put_sum(self._zero, parameter.grad, samples, view)
+            elif gradient.layout is not torch.strided:
+                raise is_sparse(name)
+        put_sums(self._zero, gradients, samples, total[span], self.layout.layers[layers])
         return total, partial
-
-    def _put_at_once(
-        self, views: Sequence[Tensor], parameters: Sequence[nn.Parameter], samples: int, total: Tensor
-    ) -> bool:
-        """Gather all layers in one call, if they are all there, of one kind: on a GPU, starting many takes longest."""
-        gradients = [parameter.grad for parameter in parameters]
-        if any(g is None or g.dtype != total.dtype or g.layout is not torch.strided for g in gradients):
-            return False
-        torch._foreach_copy_(list(views), gradients)  # type: ignore[arg-type]  # none of them is None
-        total.mul_(samples).add_(0.0)  # what is −0.0 becomes 0.0
-        return True
 
     def clip(self, total: Tensor, pair: int, samples: int = 1) -> None:
         """Clip the norm of the mean over the samples, where the user wants it, in place."""
@@ -152,21 +144,39 @@ class UserParameters:
                 total *= most / norm
 
     def snapshot(self) -> Tensor:
-        return self.values.clone()
+        return self._spare.take().copy_(self.values)
 
     def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
         assert memory == 0, "a user's optimizer has one state"
+        self._make_means(gradient)
+        # An optimizer whose model has learnt nothing must not even count a step.
+        learning = [number for number in range(len(self.pairs)) if gradient.samples_of(number)]
+        # Steps over ranges change no settings: nothing has to be compared before and after.
+        if self._settings.are(settings, lr_factor) and all(self._are_flat(number, gradient) for number in learning):
+            self._step_flat(learning)
+            return
         with self._settings.applied(settings, lr_factor):
-            self._step(gradient)
+            flat = [number for number in learning if self._are_flat(number, gradient)]
+            self._step_flat(flat)
+            if len(flat) < len(learning):
+                self._step_by_layer(gradient, [number for number in learning if number not in flat])
 
-    def _step(self, gradient: Gradient) -> None:
+    def _step_flat(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._flat_steps[number].step()
+            torch.autograd.graph.increment_version(self.pairs[number].parameters)  # the vector was written to, not they
+
+    def _are_flat(self, number: int, gradient: Gradient) -> bool:
+        """Whether an optimizer can step with this over ranges of the vector."""
+        return not (gradient.partial or self._narrow) and self._flat_steps[number].are_possible()
+
+    def _step_by_layer(self, gradient: Gradient, numbers: Sequence[int]) -> None:
+        """Let optimizers make their own steps."""
         own = [parameter.grad for parameter in self.parameters]
         try:
             self._put_means(gradient)
-            for number, pair in enumerate(self.pairs):
-                # An optimizer whose model has learnt nothing must not even count a step.
-                if gradient.samples_of(number):
-                    pair.step()
+            for number in numbers:
+                self.pairs[number].step()
         finally:
             # The user's own again, as after a step in a plain loop.
             for parameter, gradient_ in zip(self.parameters, own, strict=True):
@@ -174,21 +184,24 @@ class UserParameters:
         for parameter, view in self._narrow:
             view.copy_(parameter.detach())
 
-    def _put_means(self, gradient: Gradient) -> None:
-        """Let the `.grad`s be the means of a sum; layers without a gradient have none."""
+    def _make_means(self, gradient: Gradient) -> None:
+        """Divide each pair's range of a sum by its samples."""
         if self._mean is None:
             self._mean = torch.empty_like(self.values)
             self._mean_views = self.layout.views(self._mean)
-        mean = self._mean
-        for number, (_, span) in enumerate(self._spans):
+            self._mean_parts = [self._mean[span] for _, span in self._spans]
+            for pair, (layers, _) in zip(self.pairs, self._spans, strict=True):
+                places, vectors = self.layout.layers[layers], (self.values, self._mean)
+                step = pair.elementwise_step
+                self._flat_steps.append(FlatSteps(pair.optimizer, step, pair.parameters, places, vectors))
+        for number, mean in enumerate(self._mean_parts):
             samples = gradient.samples_of(number)
             if samples:
-                torch.div(gradient.total[span], samples, out=mean[span])
-                self.clip(mean[span], number)
-        if not gradient.partial and not self._narrow:  # as nearly always
-            for parameter, view in zip(self.parameters, self._mean_views, strict=True):
-                parameter.grad = view
-            return
+                torch.div(self.part(gradient.total, number), samples, out=mean)
+                self.clip(mean, number)
+
+    def _put_means(self, gradient: Gradient) -> None:
+        """Let the `.grad`s be the means; layers without a gradient have none."""
         absent = self.layout.absent(gradient.total) if gradient.partial else [False] * len(self.parameters)
         for parameter, view, none in zip(self.parameters, self._mean_views, absent, strict=True):
             parameter.grad = None if none else view if view.dtype == parameter.dtype else view.to(parameter.dtype)
@@ -199,10 +212,25 @@ class UserParameters:
     def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
         if not gradient.samples:
             return self.snapshot()
-        optimizers = [pair.optimizer for pair in self.pairs]
+        self._make_means(gradient)
+        learning = [number for number in range(len(self.pairs)) if gradient.samples_of(number)]
+        if self._settings.are(settings, lr_factor) and all(self._are_flat(number, gradient) for number in learning):
+            return self._peek_flat(learning)
+        with self._settings.applied(settings, lr_factor):
+            if all(self._are_flat(number, gradient) for number in learning):
+                return self._peek_flat(learning)
+            return self._peek_by_layer(gradient, learning)
+
+    def _peek_flat(self, numbers: Sequence[int]) -> Tensor:
+        ahead = self._spare.take() if len(numbers) == len(self.pairs) else self.snapshot()
+        for number in numbers:
+            self._flat_steps[number].peek(ahead)
+        return ahead
+
+    def _peek_by_layer(self, gradient: Gradient, numbers: Sequence[int]) -> Tensor:
         try:
-            with self._settings.applied(settings, lr_factor), no_trace(optimizers, self.values):
-                self._step(gradient)
+            with no_trace([pair.optimizer for pair in self.pairs], self.values):
+                self._step_by_layer(gradient, numbers)
                 return self.snapshot()
         finally:
             self._to_narrow()
@@ -231,6 +259,8 @@ class UserParameters:
             view.copy_(parameter.detach())
 
     def _to_narrow(self) -> None:
+        if not self._narrow:
+            return
         with torch.no_grad():
             for parameter, view in self._narrow:
                 parameter.copy_(view)
@@ -242,6 +272,8 @@ class UserParameters:
         for parameter in self.parameters:
             if id(parameter) not in narrow:
                 parameter.data = parameter.data.clone()
+        for steps in self._flat_steps:
+            steps.release()
         for pair in self.pairs:
             pair.give_back()
 
@@ -263,39 +295,3 @@ def unnoticed(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
         for parameter in parameters:
             stack.enter_context(_unsafe_preserve_version_counter(parameter))
         yield
-
-
-def put_sum(zero: Tensor, mean: Tensor | None, samples: int, out: Tensor) -> None:
-    """A layer's sum over the samples, out of its mean: nowhere −0.0, as that stands for no gradient at all."""
-    if mean is None:
-        out.fill_(-0.0)
-    elif mean.dtype == out.dtype:
-        torch.add(zero, mean, alpha=samples, out=out)  # 0 + n·g: what is −0.0 becomes 0.0
-    else:
-        out.copy_(mean)
-        out.mul_(samples).add_(0.0)
-
-
-def with_groups(pairs: Sequence[UserPair]) -> list[Optimizer]:
-    """The optimizers of the pairs, and those inside them that have parameter groups of their own."""
-    found: list[Optimizer] = []
-    seen: set[int] = set()
-    for optimizer in (one for pair in pairs for one in nested(pair.optimizer)):
-        groups = set(map(id, optimizer.param_groups))
-        if not groups & seen:  # most wrappers share theirs with what they wrap
-            found.append(optimizer)
-            seen |= groups
-    return found
-
-
-def check_disjoint(pairs: Sequence[UserPair]) -> None:
-    """Raise if the pairs cannot be parts of one vector."""
-    seen: dict[int, str] = {}
-    for pair in pairs:
-        for name, parameter in zip(pair.names, pair.parameters, strict=True):
-            if id(parameter) in seen:
-                raise InputError(f"{name} is in two optimizers; each parameter can be stepped by one")
-            seen[id(parameter)] = name
-    devices = sorted({str(pair.parameters[0].device) for pair in pairs})
-    if len(devices) > 1:
-        raise InputError(f"the models are on several devices ({', '.join(devices)}); move all of them to one")

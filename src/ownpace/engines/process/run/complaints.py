@@ -29,6 +29,12 @@ class Complaints:
         if self._cause is None and not error.is_consequence:
             self._cause = error
 
+    def forget(self) -> None:
+        """Forget what only followed from the death of a node that the others go on without."""
+        self._errors = [error for error in self._errors if not error.is_consequence]
+        if self._cause is None:
+            self._first_s = math.inf
+
     @property
     def verdict(self) -> OwnpaceError | None:
         """Why the run has failed, once that is clear: a cause, or a consequence that nothing has explained."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -30,12 +29,10 @@ from ownpace.engines.process.talk.control import (
     Welcome,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
 from ownpace.engines.process.talk.wire import Packet
 from ownpace.engines.roster import Roster
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 _CLOCK_TRIES = 8
 log = logging.getLogger(__name__)
@@ -48,11 +45,13 @@ class Connection:
         self,
         name: str,
         rendezvous: Rendezvous,
-        store: Store | None = None,
+        store: SealedStore | None = None,
         *,
         on_wait: Callable[[], None] = lambda: None,
+        silence_s: float | None = None,
         hears: Callable[[str], bool] = lambda name: True,
     ) -> None:
+        """`silence_s`: how long those that this node sends to may not answer before they are gone; None: for ever."""
         self.name = name
         self.rendezvous = rendezvous
         self.store = rendezvous.open_store() if store is None else store
@@ -62,10 +61,12 @@ class Connection:
             rendezvous.key,
             self._find,
             timeout_s=rendezvous.timeout_s,
+            silence_s=silence_s,
             on_wait=on_wait,
             hears=hears,
         )
         self.clock = WallClock()
+        self._reporter: Reporter | None = None
         self._on_wait = on_wait
         self._has_complained = False
         # Last: as soon as the others can find this node, they send to it.
@@ -78,9 +79,20 @@ class Connection:
         return found.decode(errors="replace")  # the mailbox checks it
 
     def context(
-        self, terms: RunTerms, roster: Roster, address: Address, like: Tensor, orders: Orders, *, is_evaluated: bool
+        self,
+        terms: RunTerms,
+        roster: Roster,
+        address: Address,
+        like: Tensor,
+        orders: Orders,
+        *,
+        is_evaluated: bool,
+        generation: int = 0,
+        on_wait: Callable[[], None] | None = None,
     ) -> NodeContext:
-        """What a node here is given to work with."""
+        """What a node here is given to work with in one generation."""
+        if self._reporter is None:  # one for all generations: sums go on
+            self._reporter = Reporter(self.name, self.mailbox, self.clock, detail=terms.detail)
         return NodeContext(
             address=address,
             roster=roster,
@@ -89,16 +101,28 @@ class Connection:
             like=like,
             mailbox=self.mailbox,
             wiring=Wiring(
-                self.store, self.rendezvous.backend, self.rendezvous.host, self.rendezvous.timeout_s, self._on_wait
+                self.store_of(generation),
+                self.rendezvous.backend,
+                self.rendezvous.host,
+                self.rendezvous.timeout_s,
+                on_wait or self._on_wait,
             ),
             clock=self.clock,
-            reporter=Reporter(self.name, self.mailbox, self.clock, detail=terms.detail),
+            reporter=self._reporter,
             orders=orders,
             is_evaluated=is_evaluated,
+            generation=generation,
         )
 
-    def introduce(self, node: ProcessNode, fingerprint: dict[str, str]) -> None:
+    def store_of(self, generation: int) -> SealedStore:
+        """The store with keys of this generation alone: addresses of an earlier one lead to nobody."""
+        return self.store.within(f"generation/{generation}")
+
+    def introduce(self, node: ProcessNode, fingerprint: dict[str, str]) -> bool:
         """Show the hub what this worker is about to train, and wait for its consent.
+
+        Returns:
+            Whether the others train already, so that this worker joins at the next border.
 
         Raises:
             InputError: The others train something else.
@@ -108,16 +132,19 @@ class Connection:
         answer, _ = node.inbox.wait_for(Welcome, Refuse)
         if isinstance(answer, Refuse):
             raise InputError(answer.message)
+        return isinstance(answer, Welcome) and answer.is_late
 
-    def start_together(self, node: ProcessNode, *, spans_hosts: bool) -> None:
+    def start_together(self, node: ProcessNode, *, spans_hosts: bool, checksums: Sequence[int] = ()) -> None:
         """Say that this node is prepared, and wait until all are."""
         # Clocks first: time zero is announced as soon as the last node is prepared.
         if spans_hosts:
             self._set_clock(node)
-        node.context.reporter.say(Prepared())
+        node.context.reporter.say(Prepared(node.context.generation, list(checksums)))
         start, _ = node.inbox.wait_for(Start)
+        while start.generation != node.context.generation:  # of an attempt that came to nothing
+            start, _ = node.inbox.wait_for(Start)
         self.clock.start(start.zero_s)
-        log.info("%s starts", self.name)
+        log.info("%s starts generation %s", self.name, node.context.generation)
         self.clock.sleep_until(0.0)
 
     def _set_clock(self, node: ProcessNode) -> None:

@@ -59,6 +59,10 @@ class Evaluator:
         """A worker's buffers as they are now."""
         self._buffers[worker] = buffers
 
+    def forget(self, worker: str) -> None:
+        """A worker is gone, and its buffers count no more."""
+        self._buffers.pop(worker, None)
+
     def take(self, snapshot: Snapshot, values: Tensor) -> None:
         """A shard of the model; it is evaluated when all shards of the same mark have come."""
         # Final shards belong together, however many samples each server has seen.

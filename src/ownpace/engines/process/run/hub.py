@@ -7,6 +7,7 @@ The conversation that it leads is drawn in `talk.control`.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,15 +18,22 @@ from ownpace.core.contract.errors import (
     InputError,
     NodeFailed,
     OwnpaceError,
+    PeerLost,
     ReplicasDiffer,
     SharedMemoryError,
     WireError,
 )
+from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import Ledger
+from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.complaints import Complaints
+from ownpace.engines.process.run.generations import Generations
 from ownpace.engines.process.run.hub_checks import HubChecks
 from ownpace.engines.process.run.journal import HubConfig, Journal
+from ownpace.engines.process.run.rendezvous import silence_s
+from ownpace.engines.process.run.restarts import Restarts
 from ownpace.engines.process.run.roll import differences, do_not_fit
+from ownpace.engines.process.run.run_state import StateCollector
 from ownpace.engines.process.talk.control import (
     Checksums,
     ClockAnswer,
@@ -33,6 +41,7 @@ from ownpace.engines.process.talk.control import (
     Control,
     Ended,
     Failed,
+    Finished,
     GiveUp,
     Goodbye,
     Hello,
@@ -47,11 +56,19 @@ from ownpace.engines.process.talk.control import (
     WorkerBuffers,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.regrouping import DeclaredDead, Lost, Plan, Standing, StateOutline, StateTensor
+from ownpace.engines.process.talk.states import packets
 from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
 from ownpace.engines.roster import Roster
 
 _HEAD_START_S = 0.05
 """How far in the future time zero is when it is announced: the announcement has to reach all nodes."""
+_LAST_CHECKPOINT_S = 6.0
+"""How long an interrupted run may take to come to a border for its last checkpoint."""
+_CHECKPOINT_EVERY_S = 60.0
+"""How often a checkpoint is made where no number of samples is given."""
+_EXPLAIN_S = 0.5
+"""How long after a connection has ended the death of its process may be found, or the connection be made anew."""
 log = logging.getLogger(__name__)
 
 
@@ -71,8 +88,20 @@ class Hub:
         self._checks = HubChecks(roster, len(config.layers), num_buffers)
         self._zero_s: float | None = None
         self._told_to_stop = False
+        self._last_checkpoint_until_s: float | None = None
         self._refused = False
         self._has_finished = False
+        self.restarts = Restarts()
+        self._suspects: dict[str, float] = {}
+        self._collector = StateCollector()
+        self._had: dict[str, int] = {}
+        self._lost_updates = 0
+        self._next_checkpoint_s = math.inf
+        self._elastic: Generations | None = None
+        if config.elasticity is not None:
+            self._elastic = Generations(config.elasticity, self._tell, self.restarts, self._collector)
+            self._elastic.on_plan = self._give_states
+            self._elastic.on_start = self._begin_generation
 
     @property
     def has_started(self) -> bool:
@@ -83,12 +112,18 @@ class Hub:
     def is_done(self) -> bool:
         """Whether all nodes have ended, and all is evaluated."""
         idle = self.evaluator is None or not self.evaluator.is_busy
-        return idle and all(node.has_ended for node in self.journal.nodes.values())
+        return idle and all(self.journal.nodes[name].has_finished for name in self.members)
+
+    @property
+    def members(self) -> set[str]:
+        """The nodes that are there."""
+        return set(self.journal.nodes) if self._elastic is None else self._elastic.members
 
     def begin(self) -> None:
         """Write the first record, and evaluate the model before training."""
         self.journal.begin()
-        if self.evaluator is not None:
+        is_resumed = self._config.elasticity is not None and self._config.elasticity.resumed is not None
+        if self.evaluator is not None and not is_resumed:
             self.evaluator.begin()
 
     def look(self, timeout_s: float) -> None:
@@ -101,13 +136,117 @@ class Hub:
                     break
                 wait_s = 0.0
                 name, packet = arrived[0], unpack_from(*arrived, self._limits)
-                # Only nodes are heard here, and only about the run itself.
-                if packet.control is not None and name in self.journal.nodes:
+                # Only nodes of the roster are heard, and only about the run itself.
+                if packet.control is not None and name in self.journal.nodes and self._is_heard(name, packet.control):
                     self._heed(name, packet.control, packet.body if isinstance(packet.body, Tensor) else None)
             except (WireError, SharedMemoryError) as error:  # most likely its sender died while writing
                 wait_s = 0.0
                 self.complaints.add(error)
         self._take_scores(final=False)
+        self.restarts.look()
+        self._look_for_silence()
+        self._look_for_checkpoint()
+        trouble = None if self._elastic is None else self._elastic.look()
+        if trouble is not None:
+            self.complaints.add(trouble)
+
+    def lose(self, error: OwnpaceError) -> None:
+        """A node is gone: go on without it, or end."""
+        name, elastic = error.blame, self._elastic
+        self._suspects.pop(name, None)
+        if elastic is None or not elastic.goes_on_without(name):
+            self.complaints.add(error)
+            return
+        restarts = elastic.restarts(name) and self.restarts.ask(name)
+        if name not in elastic.members:
+            return
+        self._warn(error, restarts=restarts)
+        if isinstance(error, PeerLost):
+            # It may only be stopped, or cut off: this waits on its line until it is back.
+            self._tell(DeclaredDead(), [name])
+        else:
+            self.mailbox.drop(name)
+        self.complaints.forget()
+        if self.evaluator is not None:
+            self.evaluator.forget(name)
+        self.journal.lose(name, self._now())
+        self._had[name] = self.journal.nodes[name].totals.updates
+        elastic.lose(name)
+
+    def _warn(self, error: OwnpaceError, *, restarts: bool) -> None:
+        then = "it is started again, and the others go on" if restarts else "the others go on"
+        log.warning("%s; %s", str(error).partition(";")[0], then)
+
+    def _look_for_checkpoint(self) -> None:
+        """Ask for a border when a checkpoint is due by the clock."""
+        config, elastic = self._config.elasticity, self._elastic
+        if config is None or elastic is None or config.on_checkpoint is None or config.terms.checkpoint_every:
+            return
+        if time.monotonic() > self._next_checkpoint_s and not elastic.wants_state and elastic.phase == "running":
+            elastic.wants_state = True
+            elastic.ask_for_border()
+
+    def _look_for_silence(self) -> None:
+        """Find the nodes that do not answer. The system knows of processes that ended here, and may say so first."""
+        if self._elastic is None or not self.has_started:
+            return
+        now = time.monotonic()
+        for name in self.mailbox.lost():
+            self._suspects.setdefault(name, now)
+        for name, since_s in list(self._suspects.items()):
+            if self.mailbox.is_up(name):
+                del self._suspects[name]
+            elif now > since_s + _EXPLAIN_S:
+                gone = PeerLost(f"{name} is gone: it did not answer for {silence_s():g} s, or its connection ended")
+                gone.blame = name
+                self.lose(gone)
+
+    def _give_states(self, plan: Plan | None, roster: Roster) -> None:
+        """Give what this hub alone has: a checkpoint to all, a snapshot to a server that was started again."""
+        assert plan is not None
+        assert self._config.elasticity is not None
+        resumed = self._config.elasticity.resumed
+        most = self._config.elasticity.terms.layout.size
+        for name in plan.receivers:
+            node = roster.by_name[name]
+            state: PlainState | None = None
+            if plan.giver == HUB:
+                assert resumed is not None
+                state = resumed.of_server(node.shard) if node.role == "server" else resumed.of_worker(name)
+            elif node.role == "server":
+                state = self._collector.of(name)
+                assert state is not None
+                self._lost_updates = max(0, self._had.get(name, 0) - plan.version)
+                log.warning("%s goes on from a moment before: %s updates are lost", name, self._lost_updates)
+            if state is not None:
+                for packet in packets(state, plan.generation, most):
+                    self.mailbox.send(name, packet)
+
+    def _begin_generation(self, plan: Plan | None, roster: Roster) -> None:
+        """All are prepared: nothing is in flight, and every node has what is planned."""
+        elastic, config = self._elastic, self._config.elasticity
+        assert elastic is not None
+        assert config is not None
+        self._zero_s = elastic.zero_s
+        lost, self._lost_updates = self._lost_updates, 0
+        self.journal.begin_generation(roster, plan, elastic.why, self._now(), lost)
+        if plan is not None and plan.wants_state and config.on_checkpoint is not None:
+            state = self._collector.run_state(
+                roster, plan.giver, self.journal.generation, self._now(), self.journal.tallies()
+            )
+            config.on_checkpoint(state)
+            if self._last_checkpoint_until_s is not None:
+                self._last_checkpoint_until_s = -math.inf  # it has come
+        elastic.wants_state = config.on_checkpoint is not None and config.terms.checkpoint_every is not None
+        if plan is None or plan.wants_state or self._next_checkpoint_s == math.inf:
+            self._next_checkpoint_s = time.monotonic() + _CHECKPOINT_EVERY_S
+
+    def _now(self) -> float:
+        return 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
+
+    def _is_heard(self, name: str, control: Control) -> bool:
+        """Whether a node takes part, or wants to: what others say belongs to a generation without them."""
+        return name in self.members or isinstance(control, Hello | Prepared | ClockRequest | Failed)
 
     def _heed(self, name: str, control: Control, body: Tensor | None) -> None:
         try:
@@ -127,31 +266,63 @@ class Hub:
                 self.evaluator.take(control, body)
             case WorkerBuffers() if body is not None and self.evaluator is not None:
                 self.evaluator.take_buffers(name, body)
+            case Hello(fingerprint) if self._elastic is not None and self._elastic.phase != "starting":
+                self._join(name, fingerprint)
             case Hello(fingerprint):
                 node.fingerprint = fingerprint
                 self._compare()
             case ClockRequest():
                 self._tell(ClockAnswer(time.monotonic()), [name])
+            case Prepared(generation, checksums) if self._elastic is not None:
+                self._check_replicas(partial(self._elastic.take_prepared, name, generation, checksums))
             case Prepared():
                 node.is_prepared = True
                 if all(each.is_prepared for each in self.journal.nodes.values()):
                     self._zero_s = time.monotonic() + _HEAD_START_S
                     self._tell(Start(self._zero_s))
             case Checksums(version, values):
-                self._compare_replicas(partial(self.journal.replicas.take, name, version, values))
-            case Ended(checksums):
+                self._check_replicas(partial(self.journal.replicas.take, name, version, values))
+            case Ended(checksums, samples):
                 node.has_ended = True
-                self._compare_replicas(partial(self.journal.replicas.take_last, name, checksums))
-                if all(self.journal.nodes[worker.name].has_ended for worker in self._roster.workers):
-                    # Not before: some worker may still need its servers.
-                    helpers = (*self._roster.servers, *self._roster.communicators)
-                    self._tell(
-                        Release(), [each.name for each in helpers if not self.journal.nodes[each.name].has_ended]
-                    )
+                self._check_replicas(partial(self.journal.replicas.take_last, name, checksums))
+                self._end_generation(name, samples)
+            case Finished():
+                node.has_finished = True
+            case Lost(generation, message) if self._elastic is not None:
+                log.info("%s: %s", name, message)
+                self._elastic.complain(name, generation)
+            case Standing() if self._elastic is not None:
+                self._elastic.take_standing(name, control)
+            case StateOutline() | StateTensor() if self._elastic is not None:
+                self._collector.take(name, control, body)
             case Failed():
                 self.complaints.add(control.error(name))
             case _:
                 log.debug("%s from %s is not for the hub", control, name)
+
+    def _join(self, name: str, fingerprint: dict[str, str]) -> None:
+        """A worker has been started, or has come back: it joins at the next border."""
+        assert self._elastic is not None
+        self.mailbox.drop(name)  # the line to the process that had this name before
+        self._suspects.pop(name, None)
+        known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint
+        found = differences([known or {}, fingerprint])
+        if found:
+            self._tell(Refuse(do_not_fit(found)), [name])
+        elif not self._elastic.welcome(name):
+            self._tell(Refuse(f"{name} comes too late: as many workers as may take part do already"), [name])
+
+    def _end_generation(self, name: str, samples: int) -> None:
+        """A worker has ended: with the last one, the generation has, and perhaps the run."""
+        if self._elastic is None:
+            if all(self.journal.nodes[worker.name].has_ended for worker in self._roster.workers):
+                # Not before: some worker may still need its servers.
+                self._tell(Release(), [node.name for node in (*self._roster.servers, *self._roster.communicators)])
+        elif self._elastic.worker_ended(name):
+            if self._told_to_stop or self._config.is_spent(samples, self._now()):
+                self._elastic.release()
+            else:
+                self._elastic.next()
 
     def _compare(self) -> None:
         """Once all workers have said what they are about to train: refuse them if they differ."""
@@ -168,7 +339,7 @@ class Hub:
         self._tell(Refuse(str(error)))
         self.complaints.add(error)
 
-    def _compare_replicas(self, take: Callable[[], None]) -> None:
+    def _check_replicas(self, take: Callable[[], None]) -> None:
         try:
             take()
         except ReplicasDiffer as error:
@@ -190,14 +361,28 @@ class Hub:
     def _tell(self, control: Control, names: Iterable[str] | None = None) -> None:
         """Tell these nodes, or all of them."""
         log.info("%s to %s", type(control).__name__, "all" if names is None else names)
-        for name in self.journal.nodes if names is None else names:
+        for name in sorted(self.members) if names is None else names:
             self.mailbox.send(name, Packet(control=control))
 
-    def stop(self) -> None:
-        """Ask all nodes to end, as if the budget were spent."""
-        if not self._told_to_stop and self.has_started:
+    def stop(self, *, with_checkpoint: bool = False) -> None:
+        """Ask all nodes to end, as if the budget were spent. With a checkpoint first, it is called until they do."""
+        if not self._told_to_stop and self.has_started and not (with_checkpoint and self._last_checkpoint_comes()):
             self._told_to_stop = True
-            self._tell(Stop())
+            # Between two generations nobody listens for it: those who begin the next one are told then.
+            if self._elastic is None or self._elastic.phase == "running":
+                self._tell(Stop())
+
+    def _last_checkpoint_comes(self) -> bool:
+        """Ask for a last checkpoint, once; returns whether it is worth waiting for."""
+        config, elastic = self._config.elasticity, self._elastic
+        if config is None or elastic is None or config.on_checkpoint is None:
+            return False
+        now = time.monotonic()
+        if self._last_checkpoint_until_s is None and elastic.phase == "running":
+            self._last_checkpoint_until_s = now + _LAST_CHECKPOINT_S
+            elastic.wants_state = True
+            elastic.ask_for_border()
+        return self._last_checkpoint_until_s is None or now < self._last_checkpoint_until_s
 
     def finish(self, error: OwnpaceError | None) -> None:
         """Evaluate what is left, and write the last record."""
@@ -206,8 +391,7 @@ class Hub:
         self._has_finished = True
         # Scores first: an evaluation that comes after the last record would be lost.
         self._take_scores(final=True)
-        now = 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
-        self.journal.end(self._ledger, now, error, is_done=self.is_done)
+        self.journal.end(self._ledger, self._now(), error, is_done=self.is_done)
 
     def say_goodbye(self) -> None:
         """Tell all nodes how the run ended, and let them end."""
@@ -217,4 +401,4 @@ class Hub:
         """Tell every node that can be reached that the run has failed."""
         if self._refused:
             return  # they know why
-        self._tell(GiveUp(error.code, str(error)), [name for name in self.journal.nodes if self.mailbox.knows(name)])
+        self._tell(GiveUp(error.code, str(error)), [name for name in self.members if self.mailbox.knows(name)])

@@ -8,7 +8,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ownpace.core.contract.errors import WireError
-from ownpace.engines.process.talk.control import Checksums, Control, Ended, Report, Snapshot, WorkerBuffers
+from ownpace.engines.process.talk.control import Checksums, Control, Ended, Prepared, Report, Snapshot, WorkerBuffers
+from ownpace.engines.process.talk.regrouping import Standing
 from ownpace.engines.roster import Roster
 
 
@@ -42,7 +43,7 @@ class HubChecks:
             case Checksums(values=checksums):
                 if len(checksums) != self._num_layers:
                     raise WireError(f"checksums of {len(checksums)} layers; there are {self._num_layers}")
-            case Ended(checksums):
+            case Ended(checksums=checksums) | Prepared(checksums=checksums) | Standing(checksums=checksums):
                 if len(checksums) not in (0, self._num_layers):
                     raise WireError(f"checksums of {len(checksums)} layers; there are {self._num_layers}")
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -39,11 +38,9 @@ from ownpace.engines.process.run.torchrun import helpers_here
 from ownpace.engines.process.run.user_terms import header_of, terms_of, user_words
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import WatchedStore
 from ownpace.engines.progress import Progress
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ class LoopRun:
 
     def meet(self) -> None:
         """Meet the other ranks."""
-        self._store: Store
+        self._store: SealedStore
         if self._alone:
             self._own_store, port = local_store()  # kept: its server lives as long as this object
             secret = RunKey.new().secret

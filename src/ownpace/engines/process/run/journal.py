@@ -11,8 +11,10 @@ from ownpace.core.contract.errors import OwnpaceError, WireError
 from ownpace.engines.job import OnProgress, ProgressReport
 from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
 from ownpace.engines.process.run.evaluator import Evaluator
+from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.replicas import Replicas
 from ownpace.engines.process.talk.control import Report, WorkDone
+from ownpace.engines.process.talk.regrouping import Plan
 from ownpace.engines.roster import Roster
 
 _PROGRESS_EVERY_S = 0.1
@@ -33,6 +35,14 @@ class HubConfig:
     stop_at_target: bool = False
     make_evaluator: Callable[[], Evaluator] | None = None
     """None: the model is not evaluated here."""
+    elasticity: Elasticity | None = None
+    """How a complete run goes from one generation to the next; None: a user's loop has them of its own."""
+
+    def is_spent(self, samples: int, now: float) -> bool:
+        """Whether the run's budget is spent."""
+        assert self.elasticity is not None
+        terms = self.elasticity.terms
+        return samples >= terms.budget or now >= terms.deadline_s
 
 
 @dataclass
@@ -45,6 +55,9 @@ class NodeRecord:
     fingerprint: dict[str, str] | None = None
     is_prepared: bool = False
     has_ended: bool = False
+    """Its coroutine has come to its end."""
+    has_finished: bool = False
+    """Nothing more comes from it."""
 
 
 class Journal:
@@ -56,13 +69,49 @@ class Journal:
         """The first, the evaluating and the last record: what every rank is told at the end."""
         self.replicas = Replicas([worker.name for worker in roster.workers], config.layers)
         self._roster = roster
+        self._workers = [worker.name for worker in roster.workers]
         self._config = config
         self._last_version = 0
+        self.generation = 1
+        """The number of the one that runs, by the records."""
         self._next_progress_s = 0.0
 
     def begin(self) -> None:
-        """Write the first record."""
-        self.emit(self._config.header)
+        """Write the first record; of a run that is resumed, it is written already."""
+        if self._config.elasticity is None or self._config.elasticity.resumed is None:
+            self.emit(self._config.header)
+        else:
+            self.summary_lines.append(events.to_line(self._config.header))
+            self._last_version = self._config.elasticity.resumed.version
+            self.generation = self._config.elasticity.resumed.generation
+
+    def tallies(self) -> dict[str, list[float]]:
+        """What each worker has done so far: samples, seconds of computing and of loading."""
+        works = {name: node.work for name, node in self.nodes.items() if name in self._workers}
+        return {name: [float(work.samples), work.compute_s, work.load_s] for name, work in works.items()}
+
+    def lose(self, name: str, now: float) -> None:
+        """A node is gone."""
+        self.emit(events.Fault(now, name, "kill"))
+
+    def begin_generation(self, roster: Roster, plan: Plan | None, why: str, now: float, lost: int) -> None:
+        """A generation begins, with these nodes, as it was planned; the first needs no plan. `lost`: updates."""
+        if plan is None:
+            return
+        if why != "resume":
+            names = [worker.name for worker in roster.workers]
+            before = [worker.name for worker in self._roster.workers]
+            members = None if names == before else names
+            self.generation += 1
+            if not len(roster.servers):  # what a dead worker alone had made, and reported
+                lost = max(0, self._last_version - plan.version)
+            self.emit(events.Generation(now, self.generation, why, members, plan.version, plan.samples, lost))
+        self._roster = roster
+        self.replicas = Replicas([worker.name for worker in roster.workers], self._config.layers)
+        # What a dead worker alone had made counts no more: the same number of updates is reached again without it.
+        self._last_version = min(self._last_version, plan.version)
+        for node in self.nodes.values():
+            node.has_ended = False
 
     def emit(self, event: events.Event) -> None:
         """Write a record."""
@@ -125,7 +174,7 @@ class Journal:
         totals = self.totals
         # Closed totals know when the budget was spent; a run that ended early counts up to now.
         seconds = totals.t if totals.closed or is_done else now if totals.updates else 0.0
-        workers = {worker.name: self.nodes[worker.name].work for worker in self._roster.workers}
+        workers = {name: node.work for name, node in self.nodes.items() if name in self._workers}
         limit = self._config.limit_samples_per_s
         limit_samples_per_s = sum(work.pace for work in workers.values()) if limit is None else limit(seconds)
         tallies = {name: _tally(work, seconds) for name, work in workers.items()}

@@ -16,12 +16,15 @@ from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.evaluator import Evaluator
+from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.node_main import log_to, worker_device
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
+from ownpace.engines.process.run.run_state import ResumedState
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder
 from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.resuming import on_checkpoint, resumed
 
 
 def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outcome:
@@ -45,6 +48,7 @@ def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outco
 
 def _order(job: Job, session: Session, name: str) -> NodeOrder:
     node = session.roster.by_name[name]
+    # What only the hub needs stays here: it may be large, or not fit for another process.
     of_worker = replace(job, on_checkpoint=None, resume_from=None) if node.role == "worker" else None
     return NodeOrder(
         node.role, node.index, name, session.terms, session.rendezvous, job=of_worker, log_folder=job.log_folder
@@ -64,6 +68,7 @@ def hub_config(
     """What the hub must know of a job."""
     num_shards = max(1, terms.num_servers)
     every, after = job.evaluations_every, job.evaluate == "after"
+    state = resumed(job, learning.layout)
     return HubConfig(
         header=job.header("process", learning.layout.size, learning.initial.nbytes, terms.roster().names()),
         layers=[layer.name for layer in terms.layers],
@@ -73,6 +78,14 @@ def hub_config(
         target=job.target,
         stop_at_target=job.stop_at_target,
         make_evaluator=lambda: Evaluator(learning, num_shards, every, after=after),
+        elasticity=Elasticity(
+            terms,
+            job.on_failure,
+            job.min_workers,
+            job.max_workers,
+            on_checkpoint(job, learning.layout),
+            None if state is None else ResumedState(state, terms),
+        ),
     )
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection as PipeEnd
@@ -18,26 +18,19 @@ import torch
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import OwnpaceError
-from ownpace.core.contract.values import Parameters
 from ownpace.core.learning.flat import FlatModel
-from ownpace.core.learning.optimizer import Build, FlatOptimizer
-from ownpace.core.learning.sampling import make_sampler
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.process.node.computer import GradientComputer
-from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, Released
 from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer, ProcessWorker
-from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
-from ownpace.engines.process.node.parameters import FlatParameters
-from ownpace.engines.process.node.task_gradients import TaskGradients
+from ownpace.engines.process.run.helper_life import HelperLife, held_by, take_first_parameters
+from ownpace.engines.process.run.life import drive, live, say_farewell
 from ownpace.engines.process.run.log_file import LogFile
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder, die_with_parent, read_order
-from ownpace.engines.process.talk.control import Ended, Goodbye
-from ownpace.engines.process.talk.counters import Counters
-from ownpace.engines.processor import Processor
+from ownpace.engines.process.run.worker_life import WorkerLife
+from ownpace.engines.process.talk.control import Ended
 
 
 def be_forked_node(order: NodeOrder, lifeline: PipeEnd) -> None:
@@ -98,9 +91,17 @@ def run_helper(session: Session, order: NodeOrder) -> None:
     like = torch.empty(0, dtype=terms.dtype)
     with ExitStack() as stack:
         connection, context = stack.enter_context(session.connected(address, like, is_evaluated=is_server))
-        node = _server(context) if is_server else ProcessNode(context)
+        if terms.is_elastic:
+            life = HelperLife(session, connection, context, is_late=order.is_late)
+            stack.callback(life.close)
+            stack.enter_context(connection.complaining())
+            live(life)
+            return
+        node = ProcessServer(context, held_by(context)) if is_server else ProcessNode(context)
         stack.callback(node.sums.close)
         stack.enter_context(connection.complaining())
+        if isinstance(node, ProcessServer):
+            take_first_parameters(node)
         connection.start_together(node, spans_hosts=session.spans_hosts)
         with contextlib.suppress(Released):
             _serve(terms.algorithm, node)
@@ -110,26 +111,8 @@ def run_helper(session: Session, order: NodeOrder) -> None:
         end(node)
 
 
-def _server(context: NodeContext) -> ProcessServer:
-    """A server, with the parameters that rank 0 sends."""
-    terms, shard = context.terms, context.address.shard
-    build: Build = terms.optimizer.build
-    places: list[int] | None = None
-    if isinstance(terms.optimizer, OptimizerCopy):
-        build, places = terms.optimizer.for_shard(terms.layers, shard)
-    values = torch.zeros(shard.stop - shard.start, dtype=terms.dtype)
-    node = ProcessServer(context, FlatParameters(values, FlatOptimizer(context.layout, shard, values, build), places))
-    # The first message of all is rank 0's parameters: workers push only after the start, which waits for this node.
-    first = node.inbox.receive()
-    while not first.done:
-        node.inbox.look(TICK_S)
-    assert first.message is not None
-    values.copy_(first.message.parameters.values)
-    return node
-
-
 def _serve(algorithm: Algorithm, node: ProcessNode) -> None:
-    """Run the algorithm's part of a helper, from its beginning with each generation, until the node is released.
+    """Run the algorithm's part of a helper, from its beginning with each loop of a script, until the node is released.
 
     Raises:
         Released: The last worker has ended.
@@ -148,19 +131,10 @@ def _serve(algorithm: Algorithm, node: ProcessNode) -> None:
             continue
 
 
-def drive(coroutine: Coroutine[object, None, None]) -> None:
-    """Run a coroutine that never suspends to its end."""
-    try:
-        coroutine.send(None)
-    except StopIteration:
-        return
-    raise RuntimeError("an algorithm awaited something that is not from ownpace; it may await only what `me` hands out")
-
-
 def run_worker(
-    session: Session, job: Job, rank: int, device: torch.device, model: FlatModel | None = None
+    session: Session, job: Job, index: int, device: torch.device, model: FlatModel | None = None
 ) -> list[str]:
-    """Be a worker from the first sample to the last.
+    """Be a worker from the first sample to the last; `index` is its machine's place in the fleet.
 
     Returns:
         The lines of the run's first, evaluating and last records, which every worker gets at the end.
@@ -168,8 +142,8 @@ def run_worker(
     keep_large_blocks()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    address = session.roster.workers.members[rank]
-    is_evaluated = rank == 0 and not len(session.roster.servers)
+    address = session.roster.workers.members[index]
+    is_evaluated = index == 0 and not len(session.roster.servers)
     like = torch.empty(0, dtype=session.terms.dtype, device=device)
     with ExitStack() as stack:
         # Connected before the model is built: if that fails, on a GPU that is full, say, the hub is told why.
@@ -177,56 +151,10 @@ def run_worker(
         if model is None:
             torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
             model = FlatModel(job.task, device, job.autocast)
-        counters = Counters(
-            connection.store, session.rendezvous.secret, first=rank == 0, spans_hosts=session.spans_hosts
-        )
-        stack.callback(counters.close)
-        node, source = _task_worker(context, job, model, counters)
-        stack.callback(node.sums.close)
+        life = WorkerLife(session, connection, context, job, index, model)
+        stack.callback(life.close)
         stack.enter_context(connection.complaining())
-        task = job.task.__class__.__name__
-        # Refused before anything is exchanged: tensors of different models would not even have the same size.
-        connection.introduce(node, context.terms.fingerprint(task=task, seed=job.seed))
-        share_parameters(node)
-        # Before time begins, or what is made on first use would be measured as this worker's pace.
-        source.warm_up()
-        # After warming up, which draws random numbers, too: dropout is the same whatever was warmed up.
-        torch.manual_seed(seed_for(job.seed, Purpose.MODEL, rank))
-        connection.start_together(node, spans_hosts=session.spans_hosts)
-        counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
-        drive(job.algorithm.worker(node))
-        return end_worker(node)
-
-
-def _task_worker(
-    context: NodeContext, job: Job, model: FlatModel, counters: Counters
-) -> tuple[ProcessWorker, TaskGradients]:
-    rank, device = context.address.index, context.like.device
-    model.module.train()
-    train = job.task.train_samples()
-    optimizer = FlatOptimizer(model.layout, context.address.shard, model.initial, job.optimizer.build)
-    micro_batch = job.micro_batch or job.batch_size
-    worker = ProcessWorker(context, FlatParameters(model.initial, optimizer), job.batch_size, micro_batch)
-    machine = job.fleet.workers[rank]
-    worker.source = source = TaskGradients(
-        worker,
-        GradientComputer(model, train.to(device), device, graphs=job.cuda_graphs),
-        make_sampler(job.sampling, len(train), len(worker.workers), job.seed, counters.taking(0)),
-        None if machine.machine.samples_per_s is None else Processor(machine, rank, job.seed),
-    )
-    return worker, source
-
-
-def share_parameters(worker: ProcessWorker) -> None:
-    """Begin with the parameters of rank 0, on all workers and servers."""
-    values = worker.learner.held.values
-    # Workers before servers: a server that has its parameters says that it is prepared, and the last one starts time.
-    collectives = worker.sums.of(worker.workers)
-    worker.sums.wait(collectives.channels.broadcast(values, 0), "workers")
-    if worker.rank == 0:
-        for server in worker.servers:
-            shard = server.shard
-            worker.send(server, Parameters(values[shard.start : shard.stop].clone(), 0, shard))
+        return live(life)
 
 
 def end_worker(worker: ProcessWorker) -> list[str]:
@@ -242,8 +170,7 @@ def end(node: ProcessNode, checksums: Sequence[int] = ()) -> list[str]:
     # The last report before the word that this node has ended: with the last node's, the hub sums up.
     node.context.reporter.report()
     node.context.reporter.say(Ended(list(checksums)))
-    goodbye, _ = node.inbox.wait_for(Goodbye)
-    return goodbye.events
+    return say_farewell(node)
 
 
 def worker_device(job: Job, local_rank: int) -> torch.device:

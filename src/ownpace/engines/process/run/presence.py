@@ -15,7 +15,6 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from ownpace.core.contract.errors import (
     InputError,
@@ -33,15 +32,15 @@ from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, sile
 from ownpace.engines.process.run.roll import JOIN, LEAVE, LOOP, Roll
 from ownpace.engines.process.talk.control import Agreed, Control, Failed, GiveUp, Parted, Refuse, Together
 from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
 from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 _TICK_S = 0.1
 _EXPLAIN_S = 5.0
 """How long a rank that only suffers from the failure of another waits to hear whose it was."""
+_COME_BACK_S = 2.0
+"""How long a line may take to be made anew, where a run goes on without those that are gone."""
 _LIMITS = Limits((), 0)
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ log = logging.getLogger(__name__)
 class Presence:
     """One rank's part in knowing that all are there. A rank that is alone has no lines, and waits for nobody."""
 
-    def __init__(self, environment: Environment, store: Store, rendezvous: Rendezvous) -> None:
+    def __init__(self, environment: Environment, store: SealedStore, rendezvous: Rendezvous) -> None:
         self.orders = Orders()
         self.loops = 0
         """How many loops over the data this rank has begun."""
@@ -58,6 +57,7 @@ class Presence:
         self._roll = Roll(environment.world_size)
         self._complaints = Complaints()
         self._parted: set[int] = set()
+        self._suspects: dict[str, float] = {}
         self._number = 0
         self._agreed = 0
         self._has_failed = self._is_over = self._closing = False
@@ -81,7 +81,7 @@ class Presence:
                 self.close()
                 raise
 
-    def _connect(self, store: Store, rendezvous: Rendezvous) -> Mailbox:
+    def _connect(self, store: SealedStore, rendezvous: Rendezvous) -> Mailbox:
         timeout_s = rendezvous.timeout_s
         mailbox = Mailbox(
             _name(self._rank),
@@ -152,7 +152,7 @@ class Presence:
     def _look(self) -> None:
         assert self._mailbox is not None
         # Before messages: what a rank said before its line ended has arrived by then.
-        lost = [_rank(name) for name in self._mailbox.lost()]
+        lost = self._lost()
         wait_s = 0.0 if lost else _TICK_S
         while True:
             try:
@@ -175,6 +175,20 @@ class Presence:
             verdict = self._complaints.verdict
             if verdict is not None:
                 self._give_up(verdict)
+
+    def _lost(self) -> list[int]:
+        """The ranks whose lines have ended."""
+        assert self._mailbox is not None
+        lost, now = self._mailbox.lost(), time.monotonic()
+        if not self.orders.goes_on:
+            return [_rank(name) for name in lost]
+        # A rank that was stopped, or cut off, and is back finds its line ended: it has a moment to be made anew.
+        for name in lost:
+            self._suspects.setdefault(name, now)
+        for name in list(self._suspects):
+            if self._mailbox.is_up(name):
+                del self._suspects[name]
+        return [_rank(name) for name, since_s in self._suspects.items() if now > since_s + _COME_BACK_S]
 
     def _take(self, rank: int, control: Control | None) -> None:
         match control:
@@ -203,7 +217,11 @@ class Presence:
         assert self._mailbox is not None
         # Nothing more can be sent to it: closing would wait for that.
         self._mailbox.drop(_name(rank))
+        self._suspects.pop(_name(rank), None)
         if rank in self._parted:
+            return
+        if self.orders.goes_on and rank:
+            log.info("rank %s is gone", rank)
             return
         self.orders.gone.add(rank)
         error = MachineDied(

@@ -20,6 +20,7 @@ from ownpace.core.contract.errors import InputError, MachineDied
 from ownpace.engines.process.run.incarnation import agree_on_mark, incomplete, new_mark
 from ownpace.engines.process.run.key_exchange import KeySettings, agree_on_key, offered
 from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import KeyValues, read_when_set
 
 if TYPE_CHECKING:
@@ -127,13 +128,13 @@ class Rendezvous:
     store_host: str
     store_port: int
     prefix: str
-    secret: str
+    secret: str = field(repr=False)
     host: str
     """The address of this machine that its nodes listen on."""
     backend: str = "gloo"
     timeout_s: float = field(default_factory=default_timeout_s)
 
-    def open_store(self) -> Store:
+    def open_store(self) -> SealedStore:
         """A connection to the store.
 
         Raises:
@@ -149,7 +150,7 @@ class Rendezvous:
             )
         except RuntimeError:
             raise unreachable(self.store_host, self.store_port, self.timeout_s) from None
-        return PrefixStore(self.prefix, store)
+        return SealedStore(PrefixStore(self.prefix, store), self.secret)
 
     @property
     def key(self) -> RunKey:
@@ -195,7 +196,7 @@ def local_store() -> tuple[TCPStore, int]:
     return store, port
 
 
-def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Store, Rendezvous]:
+def meet(environment: Environment, timeout_s: float | None = None) -> tuple[SealedStore, Rendezvous]:
     """Meet the other ranks that torchrun started; `timeout_s` is how long to wait for them.
 
     Returns:
@@ -218,7 +219,7 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Stor
         prefix = f"{meeting}/{mark}"
         store = PrefixStore(prefix, base)
         secret = agree_on_key(store, settings, place, mark, secret, timeout_s)
-    return store, Rendezvous(master, port, prefix, secret, host, "gloo", timeout_s)
+    return SealedStore(store, secret), Rendezvous(master, port, prefix, secret, host, "gloo", timeout_s)
 
 
 def _open_base(environment: Environment, master: str, port: int, timeout_s: float) -> Store:

@@ -17,10 +17,10 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -34,12 +34,10 @@ from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.hub import Hub
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.presence import Presence
-from ownpace.engines.process.run.rendezvous import Rendezvous
+from ownpace.engines.process.run.rendezvous import Rendezvous, silence_s
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
 from ownpace.engines.process.talk.mailbox import Mailbox
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
+from ownpace.engines.process.talk.sealed_store import SealedStore
 
 _PATIENCE_S = 15.0
 """How long a run may take to end after Ctrl-C; torchrun kills what still runs after 30 s."""
@@ -60,7 +58,7 @@ class Session:
         rendezvous: Rendezvous,
         *,
         spans_hosts: bool = False,
-        store: Store | None = None,
+        store: SealedStore | None = None,
         hub: HubConfig | None = None,
         handles_signals: bool = False,
         presence: Presence | None = None,
@@ -86,7 +84,14 @@ class Session:
                 opened.enter_context(signals(self.orders))
             if self._hub_config is not None:
                 # With a store of its own: another thread's may block.
-                connection = Connection(HUB, self.rendezvous, on_wait=self._raise_deaths, hears=self._hears)
+                is_elastic = self._hub_config.elasticity is not None
+                connection = Connection(
+                    HUB,
+                    self.rendezvous,
+                    on_wait=self._raise_deaths,
+                    hears=self._hears,
+                    silence_s=silence_s() if is_elastic else None,
+                )
                 opened.callback(self._close_hub, connection.mailbox)
                 self._keeper = HubKeeper(
                     Hub(connection.mailbox, self.roster, self._hub_config), self.orders, self._supervisor
@@ -108,6 +113,10 @@ class Session:
         # Closing waits for what was sent to be taken: not by those who never will.
         for rank in self.orders.gone:
             mailbox.drop(self.roster.workers.members[rank].name)
+        assert self._keeper is not None
+        for node in self.roster.nodes:
+            if node.name not in self._keeper.hub.members:
+                mailbox.drop(node.name)
         mailbox.close(now=self._supervisor.started_all(self.roster))
 
     def _end_children(self) -> None:
@@ -119,21 +128,40 @@ class Session:
 
     def start_children(self, orders: Sequence[NodeOrder], *, fork: bool = False) -> None:
         """Start nodes as processes of their own; their death ends this process's part in the run."""
+        start = self._supervisor.fork if fork else self._supervisor.spawn
         for order in orders:
-            (self._supervisor.fork if fork else self._supervisor.spawn)(order)
+            start(order)
+        if self._keeper is not None:
+            by_name = {order.name: order for order in orders}
+            self._keeper.hub.restarts.start = lambda name: start(replace(by_name[name], is_late=True))
+            self._keeper.hub.restarts.names = set(by_name)
+            helpers = {node.name for node in (*self.roster.servers, *self.roster.communicators)}
+            self._keeper.hub.restarts.elsewhere = helpers - by_name.keys()
         # Only one may look after them: a death is reported once. Where there is a hub, that is its keeper.
         if self._keeper is None and orders:
             over = threading.Event()
-            threading.Thread(target=self._watch, args=(over,), name="ownpace-supervisor", daemon=True).start()
+            by_name = {order.name: order for order in orders}
+            watch = threading.Thread(target=self._watch, args=(over, by_name), name="ownpace-supervisor", daemon=True)
+            watch.start()
             self._stack.callback(over.set)
 
-    def _watch(self, over: threading.Event) -> None:
+    def _watch(self, over: threading.Event, orders: Mapping[str, NodeOrder]) -> None:
         while not over.wait(_LOOK_EVERY_S):
             # A helper that has heard Goodbye may end before this process has: that is no reason to give up.
-            self.orders.alarms += self._supervisor.deaths(even_clean=False)
+            deaths = self._supervisor.deaths(even_clean=False)
+            if self.orders.goes_on:
+                for death in deaths:  # the hub waits for it
+                    self._supervisor.spawn(replace(orders[death.blame], is_late=True))
+            else:
+                self.orders.alarms += deaths
 
     def _raise_deaths(self) -> None:
+        """While the hub waits for a node to answer: one that is gone never will."""
         self.orders.raise_alarms()
+        if self._hub_config is not None and self._hub_config.elasticity is not None:
+            assert self._keeper is not None
+            if self._keeper.hub.has_started:
+                return  # a death is the hub's own business then
         for death in self._supervisor.deaths():
             raise death
 
@@ -251,7 +279,7 @@ class HubKeeper:
         while not hub.is_done and hub.complaints.verdict is None and not self._closing:
             hub.look(_LOOK_EVERY_S)
             for death in self._supervisor.deaths(self.samples):
-                hub.complaints.add(death)
+                hub.lose(death)
             # What the presence of ranks has found; each once.
             for alarm in self._orders.alarms[heard:]:
                 hub.complaints.add(alarm)
@@ -282,7 +310,7 @@ class HubKeeper:
         if len(self._orders.stops) > 1 or now > self._deadline_s or not self.hub.has_started:
             self.hub.complaints.add(self._interrupted())
         else:
-            self.hub.stop()
+            self.hub.stop(with_checkpoint=True)
 
     def _interrupted(self) -> Interrupted:
         when = f"at sample {self.samples}" if self.hub.has_started else "before the start"

@@ -51,6 +51,8 @@ class NodeOrder:
     job: Job | None = None
     """For a worker: what it trains."""
     log_folder: Path | None = None
+    is_late: bool = False
+    """Whether the others have begun already."""
 
 
 class Child(Protocol):
@@ -110,6 +112,10 @@ class Supervisor:
         log.info("started %s as process %s", order.name, process.pid)
 
     def _add(self, name: str, child: Child) -> None:
+        before = self._children.get(name)
+        if before is not None:  # it has ended, or was declared dead while it was stopped
+            before.kill()
+        self._seen_dead.discard(name)
         self._children[name] = child
         self._started.add(name)
 

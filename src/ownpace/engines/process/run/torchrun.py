@@ -25,6 +25,7 @@ from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import Environment, common_backend, meet
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder
+from ownpace.engines.resuming import resumed
 
 
 def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress: OnProgress | None) -> Outcome:
@@ -36,11 +37,11 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
     model = FlatModel(job.task, device, job.autocast)
     terms = RunTerms.of(job, model.layout, model.initial.dtype)
+    resumed(job, model.layout)
     # Bad input before meeting the others: every rank finds the same, and none waits for one that is gone.
     store, rendezvous = meet(environment)
-    hub = None
-    if environment.rank == 0:
-        hub = hub_config(job, terms, make_learning(job, device), emit, on_progress)
+    is_first = environment.rank == 0
+    hub = hub_config(job, terms, make_learning(job, device), emit, on_progress) if is_first else None
     with ExitStack() as stack:
         presence = stack.enter_context(Presence(environment, store, rendezvous))
         # Agreed on before any group is made: two ranks that chose differently would wait for each other for ever.

@@ -8,6 +8,7 @@ channels       the connections of a group, over gloo or NCCL
 collectives    sums of gradients over them, in buckets that can leave during the backward pass
 header         what travels with a sum: samples, versions, notes, the wish to stop
 store          asking the store that all processes share, without being deaf meanwhile
+sealed_store   a store whose values only the ranks of this run can have written
 counters       how far the queue of samples has been taken
 private_files  files by which processes of one user on one host meet
 """

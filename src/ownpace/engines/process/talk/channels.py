@@ -9,6 +9,7 @@ bucket is summed while another travels.
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,11 +20,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ownpace.core.contract.errors import PeerLost
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
 
 _ASK_EVERY_S = 1e-4
 _TICK = timedelta(milliseconds=200)
 """How long a wait lasts before Python may look at its signals."""
+_MOST_KNOWN = 64
+"""Collectives that are kept in mind before those that are over are forgotten."""
 _PATIENCE = timedelta(hours=24)
 """Workers may compute that long between two collectives; a process that dies is noticed at once, by its connections."""
 
@@ -72,7 +76,10 @@ class Channels:
         self._asks = wiring.backend == "nccl"
         if size > 1:
             _await_members(name, member, size, wiring)
-        self._groups = [] if size == 1 else [_connect(name, n, member, size, wiring, count) for n in range(count)]
+        self._groups: list[_ProcessGroup] = []
+        for number in range(count if size > 1 else 0):
+            self._groups.append(_connect(name, number, member, size, wiring, count))
+        self._under_way: list[Work] = []
 
     def all_reduce(self, values: Tensor, channel: int = 0) -> list[Work]:
         """Start the sum; every member must start the same ones in the same order."""
@@ -99,6 +106,9 @@ class Channels:
         return [self._begun(self._groups[0].broadcast([values], options))]
 
     def _begun(self, work: Work) -> Work:
+        if len(self._under_way) >= _MOST_KNOWN:
+            self._under_way = [each for each in self._under_way if not each.is_completed()]
+        self._under_way.append(work)
         return AskedWork(work) if self._asks else work
 
     def close(self, *, abandon: bool = False) -> None:
@@ -109,10 +119,26 @@ class Channels:
         """
         if abandon:
             # A group that is freed waits for them, for as long as a collective may take; gloo's abort does not end
-            # them. One reference too many, and it is never freed: its threads end with the process.
+            # them. One reference too many, and it is not freed: its threads end with the process, if not before.
             for group in self._groups:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+            _abandoned.append((self._groups, self._under_way))
+            self._groups, self._under_way = [], []
         self._groups.clear()
+        _free_abandoned()
+
+
+_abandoned: list[tuple[list[_ProcessGroup], list[Work]]] = []
+"""Groups that were left while collectives were under way, and those. A peer that was only stopped may still write into
+their tensors, which are kept with them."""
+
+
+def _free_abandoned() -> None:
+    """Free the groups whose collectives have all failed by now, since their peers are gone: nothing is waited for."""
+    for entry in [entry for entry in _abandoned if all(work.is_completed() for work in entry[1])]:
+        _abandoned.remove(entry)
+        for group in entry[0]:
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
 
 
 class AskedWork:
@@ -165,8 +191,36 @@ def _await_members(name: str, member: int, size: int, wiring: Wiring) -> None:
 
 
 def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:
+    """Make one group, in a thread: making it waits for members without an end, and one may die in that moment."""
+    made: list[_ProcessGroup] = []
+    failed: list[Exception] = []
+
+    def make() -> None:
+        try:
+            made.append(_make(name, number, member, size, wiring, count))
+        except Exception as error:  # in a thread it would be lost
+            failed.append(error)
+
+    thread = threading.Thread(target=make, name="ownpace-connect", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_TICK.total_seconds())
+        if thread.is_alive():
+            wiring.on_wait()
+    if failed:
+        wiring.on_wait()  # which may know better what it means
+        if not isinstance(failed[0], RuntimeError):  # not of torch's: an address that no member wrote, say
+            raise failed[0]
+        raise PeerLost(f"a member of {name} is gone: {str(failed[0]).splitlines()[0]}") from failed[0]
+    return made[0]
+
+
+def _make(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:
     # A prefix for each channel: groups that meet at the same keys would mix up their addresses.
-    store = dist.PrefixStore(f"group/{name}/{number}", wiring.store)
+    base = wiring.store
+    if wiring.backend == "nccl" and isinstance(base, SealedStore):
+        base = base.unsealed  # threads of NCCL's ask it at any time, even while Python ends
+    store = dist.PrefixStore(f"group/{name}/{number}", base)
     if wiring.backend == "nccl":
         nccl = dist.ProcessGroupNCCL.Options()
         nccl._timeout = _PATIENCE

@@ -18,6 +18,7 @@ from ownpace.core.contract.values import Gradient, Notes
 from ownpace.core.learning.flat import Layout
 from ownpace.engines.process.talk.channels import Channels, Wiring, Work
 from ownpace.engines.process.talk.header import Said, SumHeader
+from ownpace.engines.process.talk.spare_memory import SpareMemory
 
 # Large enough that latency hardly counts, small enough that several leave during one backward pass.
 _BUCKET_BYTES = 4 << 20
@@ -42,7 +43,7 @@ class GroupCollectives:
         self.buckets = buckets
         self._like = like
         self._header = header
-        self._num_values = layout.size
+        self._spare = SpareMemory(header.size + layout.size, like)
         self._side_stream = torch.cuda.Stream(like.device) if like.device.type == "cuda" else None
         # In half precision a count of samples would be rounded, so there the header travels on its own.
         self._together = like.dtype in (torch.float32, torch.float64)
@@ -77,7 +78,7 @@ class GroupCollectives:
 
     def buffer(self) -> Tensor:
         """Room for a header and a gradient."""
-        return torch.empty(self._header.size + self._num_values, dtype=self._like.dtype, device=self._like.device)
+        return self._spare.take()
 
     def values(self, buffer: Tensor) -> Tensor:
         """The part of a buffer that holds the gradient."""

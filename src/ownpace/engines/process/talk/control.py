@@ -18,13 +18,15 @@ One run, from the first word to the last. Several of a kind are marked with *, w
       │◄─ (StatePart*) ─────────────────────────────────────│
       │── (Checksums)* ────────►│                            │        are replicas still equal?
       │── Ended(checksums) ────►│                            │        all my updates are made
-      │                         │────── Release ────────────►│        every worker has ended: so may you
-      │                         │◄───────────────── Ended ───│
+      │◄── (Release) ───────────│────── Release ────────────►│        every worker has ended: so may you
+      │── Finished ────────────►│◄────────────── Finished ───│        there is nothing more of mine to come
       │◄── Goodbye(events) ─────│────── Goodbye ────────────►│        this is how the run ended
 
     Failed(code, …)     node → hub: I failed, and why             GiveUp(code, …)     hub → nodes: the run has failed
 
 Hello is the first message of a worker, Prepared of the others. No node sends after Goodbye, or after Failed.
+
+How a run goes from one generation to the next is drawn in `talk.regrouping`.
 
 Around it, from `ownpace.join` on, the ranks themselves talk, on lines of their own (`run.presence`):
 
@@ -47,6 +49,15 @@ from dataclasses import dataclass, field
 from ownpace.core.contract.errors import BY_CODE, NodeFailed, OwnpaceError, WireError
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.talk.checked import Count, build
+from ownpace.engines.process.talk.regrouping import (
+    DeclaredDead,
+    Lost,
+    Plan,
+    Regroup,
+    Standing,
+    StateOutline,
+    StateTensor,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,9 @@ class Hello:
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """All workers are about to train the same thing."""
+
+    is_late: bool = False
+    """Whether they do so already: this one joins at the next border."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +98,17 @@ class ClockAnswer:
 class Prepared:
     """This node is ready to begin."""
 
+    generation: int = 0
+    checksums: list[int] = field(default_factory=list)
+    """Of the layers of a worker's parameters, from the second generation on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Time begins at this moment of the hub's monotonic clock, a little in the future."""
+    """A generation begins. Time began at this moment of the hub's monotonic clock; at first, a little in the future."""
 
     zero_s: float
+    generation: int = 0
 
 
 @dataclass(slots=True)
@@ -140,6 +159,9 @@ class WorkerBuffers:
 class Stop:
     """Come to an end, as if the budget were spent."""
 
+    is_border: bool = False
+    """Whether only this generation ends: the run goes on with another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pull:
@@ -188,11 +210,18 @@ class Ended:
 
     checksums: list[int] = field(default_factory=list)
     """Of the layers of a worker's parameters, where replicas are to be equal."""
+    samples: int = 0
+    """Of all updates that it knows of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The last worker has ended: servers and communicators may end."""
+    """The last worker has ended, and the run is over: all nodes may end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Whatever this node had to send is with the hub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +301,14 @@ Control = (
     | StatePart
     | Checksums
     | Ended
+    | Finished
+    | Lost
+    | Regroup
+    | Standing
+    | Plan
+    | StateOutline
+    | StateTensor
+    | DeclaredDead
     | Release
     | Goodbye
     | Failed

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import hmac
+import itertools
 import os
 import re
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,7 +17,7 @@ from ownpace.core.contract.errors import InputError, WireError
 from ownpace.core.learning.claims import Claim
 from ownpace.core.learning.sampling import Take
 from ownpace.engines.process.talk import private_files
-from ownpace.engines.process.talk.store import KeyValues, read_when_set
+from ownpace.engines.process.talk.store import KeyValuesAndLists, read_when_set
 
 _KEY = "counter"
 _MARK = re.compile(rb"[0-9a-f]{32}")
@@ -25,6 +27,8 @@ _COUNT = struct.Struct("<q")
 _LOG = struct.Struct("<qq")
 """The loop whose claims the log holds, and how many: the first bytes of the file of counts."""
 _CLAIM = struct.Struct("<qii")
+_PAUSES_S = (2e-5,) * 50 + (0.001,) * 20 + (0.02,)
+"""How long to wait between two attempts to lock a file, which others hold for microseconds."""
 
 
 class Counters:
@@ -39,7 +43,7 @@ class Counters:
 
     def __init__(
         self,
-        store: KeyValues,
+        store: KeyValuesAndLists,
         secret: str,
         *,
         first: bool,
@@ -48,6 +52,7 @@ class Counters:
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
+        self._on_wait = on_wait
         self._files: tuple[int, int] | None = None
         self._names: list[str] = []
         if not spans_hosts:
@@ -103,8 +108,7 @@ class Counters:
     def note(self, number: int, claim: Claim) -> None:
         """Note places that needed no count: those of a worker's own share."""
         if self._files is None:
-            append = self._store.append  # type: ignore[attr-defined]  # torch's stores have it, their types do not
-            append(f"claims/{number}/{claim.rank}", f"{claim.start} {claim.samples} ")
+            self._store.append(f"claims/{number}/{claim.rank}", f"{claim.start} {claim.samples} ")
             return
         with self._locked() as (counts, claims):
             _append(counts, claims, number, claim)
@@ -125,24 +129,33 @@ class Counters:
         return now
 
     def _in_store(self, number: int, rank: int) -> Iterator[Claim]:
-        key = f"claims/{number}/{rank}"
-        if self._store.check([key]):  # `get` would wait for it
-            written = self._store.get(key)
-            if _CLAIMS.fullmatch(written) is None:
-                raise WireError(f"the store says {written[:40]!r} of the samples of rank {rank}: no rank wrote that")
-            numbers = map(int, written.split())
-            for start, count in zip(numbers, numbers, strict=True):
-                yield Claim(start, count, rank)
+        written = self._store.listed(f"claims/{number}/{rank}")
+        if _CLAIMS.fullmatch(written) is None:
+            raise WireError(f"the store says {written[:40]!r} of the samples of rank {rank}: no rank wrote that")
+        numbers = map(int, written.split())
+        for start, count in zip(numbers, numbers, strict=True):
+            yield Claim(start, count, rank)
 
     @contextmanager
     def _locked(self) -> Iterator[tuple[int, int]]:
         """Both files, for one change: two workers must never be handed the same samples."""
         assert self._files is not None
-        fcntl.lockf(self._files[0], fcntl.LOCK_EX)
+        self._lock(self._files[0])
         try:
             yield self._files
         finally:
             fcntl.lockf(self._files[0], fcntl.LOCK_UN)
+
+    def _lock(self, file: int) -> None:
+        """Lock a file, but do not wait without an ear: a worker may have been stopped while it held the lock."""
+        for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(pause_s)
+                if pause_s == _PAUSES_S[-1]:
+                    self._on_wait()
 
     def close(self) -> None:
         """Close the files."""

@@ -159,8 +159,8 @@ class SumHeader:
             stop=stop > 0,
             last_came_s=max([entry.came_s for entry in entries]),
             samples=_whole(sum([entry.samples for entry in present])),
-            loss=math.fsum([entry.loss for entry in present]),
-            seconds=math.fsum([entry.seconds for entry in present]),
+            loss=_total([entry.loss for entry in present]),
+            seconds=_total([entry.seconds for entry in present]),
             versions=tuple([_whole(min(column)) for column in zip(*versions, strict=True)]) or (0,) * self._num_shards,
             notes=self._notes(summed, present, noted),
             contributions=tuple([Contribution(_whole(e.samples), e.seconds, _whole(e.used)) for e in entries]),
@@ -218,6 +218,13 @@ class SettingsSection:
             self._came = came
             self._read = tuple(part[1:].astype("<u2").view("<f8").tolist()) if part[0] else ()
         return self._read
+
+
+def _total(numbers: Sequence[float]) -> float:
+    try:
+        return math.fsum(numbers)
+    except (ValueError, OverflowError):  # ∞ − ∞, or beyond what a number can be: training has diverged
+        return math.nan
 
 
 def _whole(count: float) -> int:

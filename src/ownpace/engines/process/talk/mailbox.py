@@ -74,7 +74,7 @@ class RunKey:
         return key == self.client_public
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Line:
     """The way to one other node."""
 
@@ -83,12 +83,18 @@ class _Line:
     """For large tensors, where both can open the same memory."""
     monitor: zmq.Socket[bytes] | None
     """Tells when the connection ends, where that is watched."""
+    is_up: bool = True
+    """Whether the other end answers, as far as `has_ended` has seen."""
 
     def has_ended(self) -> bool:
         """Whether the connection has ended since the last time; only where it is watched."""
         ended = False
         while self.monitor is not None and self.monitor.poll(0):
-            ended = recv_monitor_message(self.monitor)["event"] == zmq.EVENT_DISCONNECTED or ended
+            event = recv_monitor_message(self.monitor)["event"]
+            if event == zmq.EVENT_DISCONNECTED:
+                ended, self.is_up = True, False
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.is_up = True
         return ended
 
     def close(self, linger_ms: int) -> None:
@@ -134,6 +140,8 @@ class Mailbox:
         self._authenticator.configure_curve_callback("*", credentials_provider=key)
         self._box = self._new_socket(zmq.ROUTER)
         self._box.curve_server = True
+        # A node that comes back after its connection was cut is heard, even if the old one is not known to be gone.
+        self._box.router_handover = True
         self._box.curve_publickey, self._box.curve_secretkey = key.server_public, key.server_secret
         try:
             port = self._box.bind_to_random_port(f"tcp://{host}")
@@ -207,6 +215,10 @@ class Mailbox:
     def lost(self) -> list[str]:
         """The nodes whose lines have ended since the last time; none, if no silence was given."""
         return [name for name, line in self._lines.items() if line.has_ended()]
+
+    def is_up(self, name: str) -> bool:
+        """Whether a node answers, as far as `lost` has seen; one that nothing was sent to yet may."""
+        return name not in self._lines or self._lines[name].is_up
 
     def connect(self, to: str) -> None:
         """Open the line to a node before there is anything to send."""

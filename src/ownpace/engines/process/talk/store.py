@@ -36,13 +36,23 @@ class KeyValues(Protocol):
         """Remove."""
 
 
+class KeyValuesAndLists(KeyValues, Protocol):
+    """… and lists; `talk.sealed_store` has them."""
+
+    def append(self, key: str, value: str) -> None:
+        """Add to a list."""
+
+    def listed(self, key: str) -> bytes:
+        """All that was added to it; nothing, if nothing was."""
+
+
 class WatchedStore:
     """A store whose every answer is waited for in ticks: torch's own waits for ever if its host falls silent.
 
     Its questions go through a thread. That one may be stuck; this process is not.
     """
 
-    def __init__(self, store: KeyValues, on_wait: Callable[[], None]) -> None:
+    def __init__(self, store: KeyValuesAndLists, on_wait: Callable[[], None]) -> None:
         self._store = store
         self._on_wait = on_wait
         self._questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -85,8 +95,10 @@ class WatchedStore:
         return self._ask(lambda: int(self._store.add(key, number)))
 
     def append(self, key: str, value: str) -> None:
-        append = self._store.append  # type: ignore[attr-defined]  # torch's stores have it, their types do not
-        self._ask(lambda: append(key, value))
+        self._ask(lambda: self._store.append(key, value))
+
+    def listed(self, key: str) -> bytes:
+        return self._ask(lambda: self._store.listed(key))
 
     def delete_key(self, key: str) -> bool:
         return self._ask(lambda: self._store.delete_key(key))

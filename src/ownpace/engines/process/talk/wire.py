@@ -83,6 +83,7 @@ class Limits:
     """Of any tensor."""
     dtype: torch.dtype | None = None
     """Of parameters and gradients; None: of any type."""
+    num_workers: int = 1 << 31
     own: Shard | None = None
     """Of a server: what gradients must be of. None: they may be of any shard, or of the whole."""
 
@@ -178,7 +179,7 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
     packet = Packet(None, NO_NOTES, header.known_samples, bool(header.stop), header.sent_s, (), header.generation)
     if header.kind == _CONTROL:
         return replace(packet, body=values, control=_read_control(frames[1]))
-    sources, versions, packet.settings, packet.notes, gradient_notes = _read_numbers(header, frames[1])
+    sources, versions, packet.settings, packet.notes, gradient_notes = _read_numbers(header, frames[1], limits)
     if header.kind == _GRADIENT:
         if values is None or header.num_values not in limits.gradient_sizes:
             raise WireError(f"a gradient of {header.num_values} values, neither the model's size nor a shard's")
@@ -260,7 +261,9 @@ def _check_numbers(header: _Header, limits: Limits) -> None:
         raise WireError(f"values of type {_DTYPES[header.dtype]} for a model of type {limits.dtype}")
 
 
-def _read_numbers(header: _Header, frame: Frame) -> tuple[Sources, tuple[int, ...], tuple[float, ...], Notes, Notes]:
+def _read_numbers(
+    header: _Header, frame: Frame, limits: Limits
+) -> tuple[Sources, tuple[int, ...], tuple[float, ...], Notes, Notes]:
     """Sources, versions, settings, the message's notes, the gradient's notes."""
     came = len(frame.buffer)
     if came != 8 * header.num_numbers + header.name_bytes:
@@ -268,12 +271,10 @@ def _read_numbers(header: _Header, frame: Frame) -> tuple[Sources, tuple[int, ..
     num_floats = header.num_numbers - header.num_integers
     numbers = struct.unpack_from(f"<{header.num_integers}q{num_floats}d", frame.buffer)
     pairs, floats = numbers[: 2 * header.num_sources], numbers[header.num_integers :]
-    sources, versions = (
-        tuple(zip(pairs[::2], pairs[1::2], strict=True)),
-        numbers[2 * header.num_sources : header.num_integers],
-    )
-    if min(pairs, default=0) < 0:
-        raise WireError(f"a message says that samples of {sources} are used up; ranks and counts are never below 0")
+    sources = tuple(zip(pairs[::2], pairs[1::2], strict=True))
+    versions = numbers[2 * header.num_sources : header.num_integers]
+    if min(pairs, default=0) < 0 or max(pairs[::2], default=-1) >= limits.num_workers:
+        raise WireError(f"samples of the ranks {pairs[:16:2]} are used up, {pairs[1:16:2]} of them; no node counts so")
     settings, noted = floats[: header.num_settings], floats[header.num_settings :]
     if not noted:
         return sources, versions, settings, NO_NOTES, NO_NOTES

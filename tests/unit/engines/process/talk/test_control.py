@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import BY_CODE, DivergenceError, NodeFailed, WireError
 from ownpace.engines.ledger import UpdateTotals
-from ownpace.engines.process.talk import control
+from ownpace.engines.process.talk import control, regrouping
 from ownpace.engines.process.talk.control import Failed, Hello, Report, Snapshot, WorkDone, from_record, to_record
 
 EXAMPLES: list[control.Control] = [
@@ -32,7 +32,15 @@ EXAMPLES: list[control.Control] = [
     control.PullState(),
     control.StatePart(3, "exp_avg", [2, 3], None, 7),
     control.Checksums(64, [1, -(2**63)]),
-    control.Ended([3, 2**63 - 1]),
+    control.Ended([3, 2**63 - 1], 96),
+    control.Finished(),
+    regrouping.Lost(2, "a member of workers is gone"),
+    regrouping.Regroup(3),
+    regrouping.Standing(3, False, 7, 640, 0.5, [320, 320], [-1, 2**62]),
+    regrouping.Plan(3, ["worker-0", "worker-2"], None, "worker-0", ["worker-2"], [], [4, 8], 640, 7, wants_state=True),
+    regrouping.StateOutline(3, "[]", ["0/values"]),
+    regrouping.StateTensor("float32", [2, 3], is_last=True),
+    regrouping.DeclaredDead(),
     control.Release(),
     control.Goodbye(["{}"]),
     Failed("diverged", "the loss is nan"),
@@ -57,12 +65,12 @@ def test_what_is_sent_comes_through_json(example):
     [
         ({}, "unknown kind None"),
         ({"kind": "Party"}, "unknown kind 'Party'"),
-        ({"kind": "Start"}, r"fields \[\] instead of \['zero_s'\]"),
+        ({"kind": "Start"}, r"fields \[\] instead of \['generation', 'zero_s'\]"),
         ({"kind": "Start", "zero_s": 1.0, "more": 2}, "fields"),
-        ({"kind": "Start", "zero_s": "soon"}, "zero_s is 'soon'"),
-        ({"kind": "Start", "zero_s": None}, "zero_s is None"),
+        ({"kind": "Start", "generation": 0, "zero_s": "soon"}, "zero_s is 'soon'"),
+        ({"kind": "Start", "generation": 0, "zero_s": None}, "zero_s is None"),
         ({"kind": "Pulled", "shard": True, "version": 1, "samples": 8}, "shard is True"),
-        ({"kind": "Ended", "checksums": 3}, "checksums is 3"),
+        ({"kind": "Ended", "samples": 0, "checksums": 3}, "checksums is 3"),
         ({"kind": "Report", "now_s": 0.0, "totals": {}, "work": {}, "events": []}, "a UpdateTotals with the fields"),
         ({"kind": "Report", "now_s": 0.0, "totals": [], "work": {}, "events": []}, "a Report whose totals is"),
     ],
@@ -78,9 +86,9 @@ REPORT: dict[str, Any] = to_record(next(example for example in EXAMPLES if isins
 @pytest.mark.parametrize(
     "record",
     [
-        {"kind": "Start", "zero_s": math.nan},
-        {"kind": "Start", "zero_s": -math.inf},
-        {"kind": "Start", "zero_s": 10**30},
+        {"kind": "Start", "generation": 0, "zero_s": math.nan},
+        {"kind": "Start", "generation": 0, "zero_s": -math.inf},
+        {"kind": "Start", "generation": 0, "zero_s": 10**30},
         {"kind": "ClockAnswer", "now_s": math.inf},
         {"kind": "Pulled", "shard": -1, "version": 1, "samples": 8},
         {"kind": "Pulled", "shard": 0, "version": 1.5, "samples": 8},
@@ -92,6 +100,8 @@ REPORT: dict[str, Any] = to_record(next(example for example in EXAMPLES if isins
         {"kind": "StatePart", "layer": 0, "key": "k", "shape": [[2]], "number": None, "left": 0},
         {"kind": "StatePart", "layer": 0, "key": "k", "shape": [], "number": math.nan, "left": 0},
         {"kind": "StatePart", "layer": 0, "key": "k", "shape": [], "number": 1.0, "left": -1},
+        {"kind": "Regroup", "generation": -1},
+        {"kind": "StateTensor", "dtype": "float32", "shape": [2, -3], "is_last": True},
         {"kind": "Hello", "fingerprint": {"model": 3}},
         {"kind": "Hello", "fingerprint": ["model"]},
         {"kind": "Goodbye", "events": [{}]},
@@ -114,12 +124,23 @@ def test_values_within_lists_and_numbers_that_are_none_are_refused(record):
 
 
 def test_an_error_is_short_whatever_was_sent():
-    for record in ({"kind": "x" * 10**6}, {"kind": "Start", "zero_s": "x" * 10**6}, {"kind": "Start", "x" * 10**6: 1}):
+    for record in (
+        {"kind": "x" * 10**6},
+        {"kind": "Start", "generation": 0, "zero_s": "x" * 10**6},
+        {"kind": "Start", "x" * 10**6: 1},
+    ):
         with pytest.raises(WireError, match=r"^.{1,400}$"):
             from_record(record)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=4))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+
+
+@given(JSON)
 def test_no_value_in_a_field_breaks_the_reader(value):
     for example in EXAMPLES:
         for field in to_record(example):

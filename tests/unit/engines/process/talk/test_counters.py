@@ -11,6 +11,7 @@ from ownpace.core.contract.errors import InputError, WireError
 from ownpace.core.learning.claims import Claim
 from ownpace.engines.process.talk import private_files
 from ownpace.engines.process.talk.counters import Counters
+from ownpace.engines.process.talk.sealed_store import SealedStore
 
 SECRET = "the secret of a run"
 
@@ -22,7 +23,8 @@ def _own_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(params=[False, True], ids=["one host", "several hosts"])
 def two(request):
-    store = dist.HashStore() if not request.param else dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    plain = dist.HashStore() if not request.param else dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    store = SealedStore(plain, SECRET)
     counters = [Counters(store, SECRET, first=rank == 0, spans_hosts=request.param) for rank in range(2)]
     yield counters
     for each in counters:
@@ -55,7 +57,7 @@ def test_taking_leaves_no_claim(two):
 
 
 def test_no_file_is_left_behind():
-    counters = Counters(dist.HashStore(), SECRET, first=True, spans_hosts=False)
+    counters = Counters(SealedStore(dist.HashStore(), SECRET), SECRET, first=True, spans_hosts=False)
     assert len(list(private_files.folder().iterdir())) == 2
     counters.claiming(0, 0)(8)
     counters.forget_path()
@@ -65,7 +67,7 @@ def test_no_file_is_left_behind():
 
 def test_the_store_tells_nothing_that_leads_to_the_files(tmp_path):
     """Whoever writes into the store has workers open what it likes, unless the names come from the run's secret."""
-    store = dist.HashStore()
+    store = SealedStore(dist.HashStore(), SECRET)  # even who could write into this one
     first = Counters(store, SECRET, first=True, spans_hosts=False)
     victim = tmp_path / "victim"
     victim.write_text("mine")
@@ -88,7 +90,7 @@ def test_the_store_tells_nothing_that_leads_to_the_files(tmp_path):
 
 def test_what_a_stranger_writes_into_the_store_is_no_count(tmp_path):
     store = dist.HashStore()
-    counters = Counters(store, SECRET, first=True, spans_hosts=True)
+    counters = Counters(SealedStore(store, SECRET), SECRET, first=True, spans_hosts=True)
     for wrong in ("x", "1", "1 2", "-1 2 ", "1 2 3 ", "1 " + "9" * 5000 + " ", "\xff 1 ", "1.5 2 "):
         store.set("claims/1/0", wrong)
         with pytest.raises(WireError, match=re.escape("of the samples of rank 0: no rank wrote that")):

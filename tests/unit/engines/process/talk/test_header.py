@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import cast
 
@@ -11,6 +12,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.values import Contribution, Gradient
 from ownpace.engines.process.talk.header import Numbers, SumHeader, checksum
 
@@ -140,3 +142,23 @@ def test_a_sum_says_whose_samples_it_holds_whoever_passes_them_on():
     said = headers[1].read(summed(written), {"norm": 0.0})
     assert said.sources == ((0, 8), (1, 4), (3, 6))
     assert (said.notes, said.settings) == ({"norm": 3.0}, (0.5, 0.25))
+
+
+@given(st.lists(st.floats(width=32), max_size=120), st.booleans())
+def test_whatever_comes_with_a_sum_is_read_or_refused(numbers, double):
+    """gloo has no lock: anything may stand where members write."""
+    header = SumHeader(0, 2, 2, 0, num_counts=1, num_workers=2, double=double)
+    came: Numbers = np.zeros(header.size, np.float64) if double else np.zeros(header.size, np.float32)
+    came[: min(len(numbers), header.size)] = numbers[: header.size]
+    try:
+        words = str(header.read(came, {}).samples)
+    except (WireError, ValueError) as error:
+        words = str(error)
+    assert words.lstrip("-").isdecimal() or "no member wrote that" in words or "noted different things" in words
+
+
+def test_a_loss_that_is_infinite_both_ways_is_no_number():
+    headers = [SumHeader(member, 2, 1, 0) for member in range(2)]
+    written = [header.write(gradient(1, 0.5, 2), False, 0.0, ()) for header in headers]
+    written[0][headers[0].loss_at], written[1][headers[1].loss_at] = math.inf, -math.inf
+    assert math.isnan(headers[0].read(summed(written), {}).loss)

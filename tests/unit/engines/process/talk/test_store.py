@@ -8,6 +8,7 @@ import pytest
 
 from ownpace.core.contract.errors import MachineDied, PeerLost
 from ownpace.engines.process.run.rendezvous import local_store
+from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import WatchedStore, read_when_set
 
 
@@ -27,11 +28,14 @@ def alarm() -> None:
 
 
 def test_a_watched_store_answers_as_the_store_does():
-    store, _ = local_store()
-    watched = WatchedStore(store, alarm)
-    watched.set("a", "b")
-    watched.append("a", "c")
+    plain, _ = local_store()
+    watched = WatchedStore(SealedStore(plain, "secret"), alarm)
+    watched.set("a", "bc")
     assert watched.get("a") == b"bc"
+    assert watched.listed("list") == b""
+    watched.append("list", "b")
+    watched.append("list", "c")
+    assert watched.listed("list") == b"bc"
     assert watched.check(["a"])
     assert watched.add("count", 3) == 3
     assert watched.delete_key("a")

@@ -29,7 +29,7 @@ DTYPES = [
     torch.bool,
 ]
 SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12), Shard(2, 12, 12))
-LIMITS = Limits(SHARDS, 12)
+LIMITS = Limits(SHARDS, 12, num_workers=12)
 
 whole = st.integers(0, 2**62)
 real = st.floats(allow_nan=False, width=64)
@@ -208,6 +208,10 @@ def test_forging_nothing_changes_nothing():
         (forged(PARAMETERS, number=-3), "has the number -3"),
         (sent(Packet(Gradient(values(12, torch.float32), 3, (4, -5, 6)))), "versions (4, -5, 6) of 3 shards"),
         (sent(Packet(Gradient(values(12, torch.float32), 3, (4, 5)))), "versions (4, 5) of 3 shards"),
+        *(
+            (sent(Packet(Gradient(values(12, torch.float32), 3, (4,), sources=wrong))), "no node counts so")
+            for wrong in (((-1, 3),), ((0, -3),), ((0, 3), (12, 1)))
+        ),
         (forged(GRADIENT, num_versions=2**30), "numbers"),
         (forged(GRADIENT, num_gradient_notes=2**31 - 1), "numbers"),
         (forged(GRADIENT, num_settings=-1), "numbers"),

@@ -1,0 +1,314 @@
+"""The hub's part in leading a run from one generation to the next: who takes part, and who gives what to whom.
+
+    running ──(a node died)──────────────────────► standing ──(all have said how far they are)──► preparing
+       ▲    ──(border: all workers have ended)───►     ▲  ◄──(another node died)──────────────────────│
+       └──────────────────(all are prepared)───────────┼──────────────────────────────────────────────┘
+    running ──(all workers have ended, and the run is over)──► closing
+
+The survivor with most updates has what counts: no update that any of them has made is lost. A worker that is gone is
+done without; a server or a communicator is started again, the server with what it had a moment before.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, ReplicasDiffer
+from ownpace.engines.job import OnCheckpoint, OnFailure
+from ownpace.engines.process.node.reporter import HUB
+from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.restarts import Restarts
+from ownpace.engines.process.run.run_state import ResumedState, StateCollector
+from ownpace.engines.process.talk.control import Control, Release, Start, Stop, Welcome
+from ownpace.engines.process.talk.regrouping import Plan, Regroup, Standing
+from ownpace.engines.roster import Roster
+
+_HEAD_START_S = 0.05
+"""How far in the future time zero is when it is announced: the announcement has to reach all nodes."""
+_GRACE_S = 2.0
+"""How long after the first node that lost a peer its death may be found. Then all connections are made anew."""
+_COME_BACK_S = 120.0
+"""How long a server or communicator may take to be started again: on a busy machine, importing torch takes a minute."""
+_MOST_IN_VAIN = 5
+"""How often connections are made anew without a single update in between."""
+Phase = Literal["starting", "running", "standing", "preparing", "closing"]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Elasticity:
+    """What a run does when machines come and go."""
+
+    terms: RunTerms
+    on_failure: OnFailure = "continue"
+    min_workers: int = 1
+    max_workers: int | None = None
+    on_checkpoint: OnCheckpoint | None = None
+    resumed: ResumedState | None = None
+
+
+@dataclass
+class _Border:
+    """What has been said since the last generation ended."""
+
+    standings: dict[str, Standing] = field(default_factory=dict)
+    prepared: dict[str, list[int]] = field(default_factory=dict)
+    plan: Plan | None = None
+
+
+class Generations:
+    """Who takes part, and in which generation."""
+
+    def __init__(
+        self,
+        config: Elasticity,
+        tell: Callable[[Control, Iterable[str]], None],
+        restarts: Restarts,
+        collector: StateCollector,
+    ) -> None:
+        self.number = 0
+        self.phase: Phase = "starting"
+        self.roster = config.terms.roster()
+        self.members = {node.name for node in self.roster.nodes}
+        """All nodes that are there, those that are not needed now included."""
+        self.zero_s = math.inf
+        """When time began, by the hub's clock."""
+        self.why = "start"
+        """Why the latest border was come to."""
+        self.wants_state = False
+        """Whether the next border in good order makes a checkpoint."""
+        self.on_plan: Callable[[Plan, Roster], None] = _ignore
+        """Called when a plan has been told: the hub may have something to give, too."""
+        self.on_start: Callable[[Plan | None, Roster], None] = _ignore
+        """Called when all are prepared, before they are told to start."""
+        self._config = config
+        self._tell = tell
+        self._restarts = restarts
+        self._collector = collector
+        self._border = _Border()
+        self._ended: set[str] = set()
+        self._fresh: set[str] = set()
+        self._joining: dict[str, bool] = {}
+        self._lost_since_s = math.inf
+        self._standing_since_s = math.inf
+        self._in_vain = 0
+        self._started = 0
+        self._last_version = 0
+        self._is_resuming = config.resumed is not None
+
+    # ---- who is there ----
+
+    def goes_on_without(self, name: str) -> bool:
+        """Whether the run goes on if this node is gone."""
+        if name not in self.members:
+            return True
+        if self.phase == "starting" or self._config.on_failure == "stop":
+            return False
+        if self.phase == "closing":
+            return name in self._ended
+        if name not in self._config.terms.workers:
+            has_state = name not in {server.name for server in self.roster.servers} or self._collector.of(name)
+            return bool(has_state) and self._restarts.can(name)
+        workers = [worker for worker in self._workers() if worker != name]
+        if len(workers) < max(1, self._config.min_workers):
+            return False
+        try:
+            self._config.terms.roster(workers)
+        except InputError as error:  # an algorithm may be told how its workers are divided
+            log.warning("%s", error)
+            return False
+        return True
+
+    def restarts(self, name: str) -> bool:
+        """Whether this node is to be started again if it dies."""
+        if self.phase == "closing" or (name not in self.members and name not in self._joining):
+            return False
+        return self._config.on_failure == "restart" or name not in self._config.terms.workers
+
+    def lose(self, name: str) -> None:
+        """Go on without this node."""
+        self._joining.pop(name, None)
+        self._fresh.discard(name)
+        if name in self.members:
+            self.members.discard(name)
+            if self.phase != "closing":
+                self._regroup("death" if name in self._config.terms.workers else "restart")
+
+    def complain(self, name: str, generation: int) -> None:
+        """A node has lost a peer: most likely one that is about to be found dead."""
+        if generation == self.number and self.phase == "running" and name in self.members:
+            self._lost_since_s = min(self._lost_since_s, time.monotonic())
+
+    def welcome(self, name: str) -> bool:
+        """A worker wants to join; returns whether it may."""
+        most = self._config.max_workers or len(self._config.terms.workers)
+        if len(self._workers()) + len(self._joining) >= most and name not in self._joining:
+            return False
+        self._joining[name] = False
+        self._tell(Welcome(is_late=True), [name])
+        return True
+
+    def _workers(self) -> list[str]:
+        return [name for name in self._config.terms.workers if name in self.members]
+
+    # ---- to a border ----
+
+    def look(self) -> OwnpaceError | None:
+        """See to what is due; returns why the run cannot go on, if it cannot."""
+        now = time.monotonic()
+        if self.phase == "standing" and now > self._standing_since_s + _COME_BACK_S and self._missing():
+            return MachineDied(f"{', '.join(self._missing())} did not come back within {_COME_BACK_S:g} s")
+        if now < self._lost_since_s + _GRACE_S:
+            return None
+        self._lost_since_s = math.inf
+        self._in_vain += 1
+        if self._in_vain > _MOST_IN_VAIN:
+            return MachineDied(f"nodes lost each other {self._in_vain} times without an update in between")
+        self._regroup("death")
+        return None
+
+    def _missing(self) -> list[str]:
+        """The servers and communicators that are needed and are not there."""
+        nodes = self._config.terms.roster(self._workers()).nodes
+        return [node.name for node in nodes if node.name not in self.members]
+
+    def ask_for_border(self) -> None:
+        """Ask all to end this generation in good order."""
+        if self.phase == "running":
+            self._tell(Stop(is_border=True), sorted(self.members))
+
+    def worker_ended(self, name: str) -> bool:
+        """A worker has ended; returns whether all have."""
+        if self.phase != "running":
+            return False
+        self._ended.add(name)
+        return self._ended >= set(self._workers())
+
+    def release(self) -> None:
+        """The run is over."""
+        self.phase = "closing"
+        self._tell(Release(), sorted(self.members))
+
+    def next(self) -> None:
+        """All workers have ended, and the run goes on."""
+        self._regroup("join" if any(self._joining.values()) else "checkpoint")
+
+    def _regroup(self, why: str) -> None:
+        self.number += 1
+        self.phase = "standing"
+        self.why = why
+        self._lost_since_s = math.inf
+        self._standing_since_s = time.monotonic()
+        self._border = _Border()
+        self._ended = set()
+        for name in [name for name, is_ready in self._joining.items() if is_ready]:
+            del self._joining[name]
+            self.members.add(name)
+            self._fresh.add(name)
+        log.info("generation %s (%s): %s", self.number, why, sorted(self.members))
+        self._tell(Regroup(self.number), sorted(self.members))
+
+    # ---- from a border to the start ----
+
+    def take_standing(self, name: str, standing: Standing) -> None:
+        """A node has abandoned its generation."""
+        if standing.generation == self.number and self.phase == "standing" and name in self.members:
+            self._border.standings[name] = standing
+            roster = self._config.terms.roster(self._workers())
+            # A server or communicator that is being started again makes a new attempt when it is there.
+            if self._border.standings.keys() >= {*self.members, *(node.name for node in roster.nodes)}:
+                self._plan(roster)
+
+    def _plan(self, roster: Roster) -> None:
+        self.phase = "preparing"
+        self.roster = roster
+        stood, workers = self._border.standings, self._workers()
+        servers = [server.name for server in roster.servers]
+        new = [node.name for node in roster.nodes if stood[node.name].is_new]
+        if self._is_resuming:
+            assert self._config.resumed is not None
+            giver, receivers, used = HUB, [*workers, *servers], list[int]()
+            version, samples = self._config.resumed.version, self._config.resumed.samples
+        else:
+            # Newcomers have nothing to give; of equals, the first.
+            giver = max((name for name in workers if name not in new), key=lambda name: stood[name].version)
+            receivers = [name for name in workers if name in new or not self._is_equal(stood[name], stood[giver])]
+            receivers += [name for name in servers if name in new]
+            counted = [self._standing(name) for name in servers or [giver]]
+            # A sample counts as soon as one server has learnt from it: that one would learn from it twice.
+            used = [max(column) for column in zip(*(each.used for each in counted), strict=False)]
+            version, samples = counted[0].version, counted[0].samples
+        self._in_vain = 0 if version > self._last_version else self._in_vain
+        self._last_version = version
+        budget = self._config.terms.budget_after(samples)
+        self._border.plan = plan = Plan(
+            self.number, workers, None if budget == math.inf else budget, giver, receivers, sorted(self._fresh), used,
+            samples, version, wants_state=self.wants_state and self.why in ("join", "checkpoint"),
+        )  # fmt: skip
+        self._tell(plan, sorted(self.members))
+        self.on_plan(plan, roster)
+
+    def _standing(self, name: str) -> Standing:
+        """How far a node is; of a server that was started again, how far its snapshot is."""
+        standing, snapshot = self._border.standings[name], self._collector.of(name)
+        if not standing.is_new or snapshot is None:
+            return standing
+        counts = snapshot["counts"]
+        # Of an earlier generation: whose samples they were does not matter any more.
+        used = list(counts["used"]) if snapshot["generation"] == self._started else []
+        return Standing(self.number, True, counts["version"], counts["samples"], counts["ahead"], used, [])
+
+    def _is_equal(self, one: Standing, other: Standing) -> bool:
+        if self._config.terms.num_servers:
+            return True  # they pull what servers hold
+        return (one.version, one.checksums) == (other.version, other.checksums)
+
+    def take_prepared(self, name: str, generation: int, checksums: list[int]) -> None:
+        """A node is ready for a generation.
+
+        Raises:
+            ReplicasDiffer: The workers do not have the same parameters.
+        """
+        if name not in self.members:
+            self._take_newcomer(name)
+        elif generation == self.number and self.phase in ("starting", "preparing"):
+            self._border.prepared[name] = checksums
+            if self._border.prepared.keys() >= {node.name for node in self.roster.nodes}:
+                self._start()
+
+    def _take_newcomer(self, name: str) -> None:
+        if name in self._config.terms.workers:
+            if name in self._joining:  # otherwise it has not been welcomed
+                self._joining[name] = True
+                self.ask_for_border()
+        else:  # the others wait for it
+            self._joining[name] = True
+            self._regroup("restart")
+
+    def _start(self) -> None:
+        if self._is_resuming and self._border.plan is None:
+            self._regroup("resume")  # all are there, and about to get what the checkpoint has
+            return
+        of_workers = [self._border.prepared[worker.name] for worker in self.roster.workers]
+        if any(checksums != of_workers[0] for checksums in of_workers):
+            raise ReplicasDiffer(f"the workers' parameters differ at the beginning of generation {self.number}")
+        if self.zero_s == math.inf:
+            resumed = self._config.resumed
+            self.zero_s = time.monotonic() + _HEAD_START_S - (0.0 if resumed is None else resumed.time_s)
+        self.phase = "running"
+        self._is_resuming = False
+        self._fresh.clear()
+        self._started = self.number
+        self.on_start(self._border.plan, self.roster)
+        self._tell(Start(self.zero_s, self.number), [node.name for node in self.roster.nodes])
+        if any(self._joining.values()):
+            self.ask_for_border()
+
+
+def _ignore(plan: Plan | None, roster: Roster) -> None:
+    pass

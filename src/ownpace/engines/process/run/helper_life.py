@@ -1,0 +1,201 @@
+"""A server or a communicator of a complete run, over all its generations."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ownpace.core.learning.optimizer import Build, FlatOptimizer, State
+from ownpace.core.learning.plain_state import PlainState
+from ownpace.engines.ledger import UpdateTotals
+from ownpace.engines.process.node.context import NodeContext
+from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, Released
+from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer
+from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
+from ownpace.engines.process.node.parameters import FlatParameters
+from ownpace.engines.process.node.reporter import HUB
+from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.life import NodeCounts, await_plan, await_state, drive, give_state, say_farewell
+from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.talk.control import Prepared
+from ownpace.engines.process.talk.regrouping import Plan
+
+_SAVE_EVERY_S = 1.0
+
+
+class HelperLife:
+    """One server's or communicator's process."""
+
+    def __init__(self, session: Session, connection: Connection, context: NodeContext, *, is_late: bool) -> None:
+        self._session = session
+        self._connection = connection
+        self._held = held_by(context) if context.address.role == "server" else None
+        self._is_new = True
+        self._is_late = is_late
+        self._is_running = self._is_spare = False
+        self._counts = NodeCounts()
+        self._next_save_s = 0.0
+        self.node = self._make(context, None)
+
+    def _make(self, context: NodeContext, before: ProcessNode | None) -> ProcessNode:
+        return ProcessNode(context, before) if self._held is None else ProcessServer(context, self._held, before)
+
+    def begin(self) -> None:
+        node = self.node
+        if self._is_late:
+            self._await_regrouping()
+        if isinstance(node, ProcessServer):
+            take_first_parameters(node)
+        node.restarts = True
+        self._connection.start_together(node, spans_hosts=self._session.spans_hosts)
+        self._start()
+
+    def _await_regrouping(self) -> None:
+        self.node.restarts = True
+        self.node.context.reporter.say(Prepared())
+        while True:
+            self.node.inbox.look(TICK_S)
+
+    def _start(self) -> None:
+        self._is_new, self._is_running = False, True
+        if isinstance(self.node, ProcessServer):
+            self.node.learner.begin()
+            self._next_save_s = 0.0
+            self._maybe_save(0)
+            self.node.learner.on_progress = self._maybe_save
+
+    def _maybe_save(self, local_samples: int) -> None:
+        """Let the hub have what this server holds, about once a second: it is started again from that if it dies."""
+        node, now = self.node, time.monotonic()
+        if now < self._next_save_s or not isinstance(node, ProcessServer):
+            return
+        self._counts = self._counted(node)
+        give_state(node, HUB, self.state(node), node.context.generation)
+        # Less often where it takes long: the workers wait for it.
+        self._next_save_s = now + max(_SAVE_EVERY_S, 50 * (time.monotonic() - now))
+
+    def _counted(self, node: ProcessNode) -> NodeCounts:
+        progress = node.progress
+        used = node.learner.used if isinstance(node, ProcessServer) else None
+        return NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
+
+    def work(self) -> None:
+        algorithm, node = self._session.terms.algorithm, self.node
+        try:
+            if isinstance(node, ProcessServer):
+                drive(algorithm.server(node))
+            elif not self._is_spare:
+                drive(algorithm.communicator(node))
+            while True:  # the coroutine has returned: its part in this generation is over
+                node.inbox.tick()
+                node.inbox.look(TICK_S)
+        except Released:
+            return
+
+    def end(self) -> list[str]:
+        if isinstance(self.node, ProcessServer):
+            self.node.learner.show(final=True)
+        return say_farewell(self.node)
+
+    def close(self) -> None:
+        """Leave nothing open."""
+        self.node.sums.close()
+
+    def regroup(self) -> None:
+        before = self.node
+        before.sums.close(abandon=True)
+        if self._is_running:
+            self._counts = self._counted(before)
+            self._is_running = False
+        plan = await_plan(before, self._counts, is_new=self._is_new, checksums=[])
+        self._is_spare = before.address.name not in self._session.terms.roster(plan.workers).by_name
+        if self._is_spare:
+            return  # fewer communicators are needed now: this one waits
+        self.node = node = self._next(before, plan)
+        if isinstance(node, ProcessServer) and node.address.name in plan.receivers:
+            node.waits_for_state = True
+            self._take(node, await_state(node, plan.generation))
+        counts = self._counts
+        node.go_on_from(counts.samples, counts.version, counts.ahead)
+        if isinstance(node, ProcessServer):
+            node.has_state()
+            if plan.wants_state:
+                give_state(node, HUB, self.state(node), plan.generation)
+        spans_hosts = self._is_new and self._session.spans_hosts
+        try:
+            self._connection.start_together(node, spans_hosts=spans_hosts)
+        except NewGeneration:
+            # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
+            if node.inbox.has_started(plan.generation):
+                self._start()
+            raise
+        self._start()
+
+    def _next(self, before: ProcessNode, plan: Plan) -> ProcessNode:
+        terms, session = self._session.terms, self._session
+        roster = terms.roster(plan.workers)
+        address = roster.by_name[before.address.name]
+        context = self._connection.context(
+            terms,
+            roster,
+            address,
+            before.context.like,
+            session.orders,
+            is_evaluated=address.role == "server",
+            generation=plan.generation,
+            on_wait=self._look,
+        )
+        node = self._make(context, before)
+        node.restarts = True
+        node.progress.budget = math.inf if plan.budget is None else plan.budget
+        return node
+
+    def _look(self) -> None:
+        self.node.inbox.look(0.0)
+
+    def state(self, node: ProcessServer) -> PlainState:
+        """What this server holds."""
+        return {
+            "generation": node.context.generation,
+            "values": node.held.snapshot(),
+            "optimizer": node.held.all_states(),
+            "num_layers": sum(self._is_mine(node)),
+            "counts": dataclasses.asdict(self._counts),
+            "totals": dataclasses.asdict(node.context.reporter.totals),
+        }
+
+    def _is_mine(self, node: ProcessServer) -> list[bool]:
+        shard = node.address.shard
+        return [shard.start <= layer.start < shard.stop for layer in node.context.layout.layers]
+
+    def _take(self, node: ProcessServer, state: PlainState) -> None:
+        node.held.take_all(cast(Tensor, state["values"]), cast("Mapping[str, State]", state["optimizer"]))
+        self._counts = NodeCounts.of(state["counts"])
+        node.context.reporter.totals = UpdateTotals(**cast("dict[str, Any]", state["totals"]))
+
+
+def held_by(context: NodeContext) -> FlatParameters:
+    """What a server holds, before it has got its first parameters."""
+    terms, shard = context.terms, context.address.shard
+    build: Build = terms.optimizer.build
+    places: list[int] | None = None
+    if isinstance(terms.optimizer, OptimizerCopy):
+        build, places = terms.optimizer.for_shard(terms.layers, shard)
+    values = torch.zeros(shard.stop - shard.start, dtype=terms.dtype)
+    return FlatParameters(values, FlatOptimizer(context.layout, shard, values, build), places)
+
+
+def take_first_parameters(node: ProcessServer) -> None:
+    """Begin with the parameters that rank 0 sends."""
+    # The first message of all: workers push only after the start, which waits for this node.
+    first = node.inbox.receive()
+    while not first.done:
+        node.inbox.look(TICK_S)
+    assert first.message is not None
+    node.held.values.copy_(first.message.parameters.values)

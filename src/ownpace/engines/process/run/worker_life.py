@@ -1,0 +1,372 @@
+"""A worker of a complete run, over all its generations: what it trains, how far it is, and where in the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ownpace.core.contract.values import Parameters
+from ownpace.core.learning.claims import ENDLESS, Places, left_of
+from ownpace.core.learning.flat import FlatModel
+from ownpace.core.learning.optimizer import FlatOptimizer, State
+from ownpace.core.learning.plain_state import PlainState
+from ownpace.core.learning.sampling import Sampler, make_sampler
+from ownpace.core.learning.seeds import Purpose, seed_for
+from ownpace.engines.generators import generator_states, set_generators
+from ownpace.engines.job import Job
+from ownpace.engines.ledger import UpdateTotals
+from ownpace.engines.process.node.computer import GradientComputer
+from ownpace.engines.process.node.context import NodeContext
+from ownpace.engines.process.node.inbox import TICK_S
+from ownpace.engines.process.node.model_point import held_by_servers
+from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.parameters import FlatParameters
+from ownpace.engines.process.node.reporter import HUB
+from ownpace.engines.process.node.task_gradients import TaskGradients
+from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.life import (
+    NodeCounts,
+    await_plan,
+    await_state,
+    drive,
+    give_state,
+    say_farewell,
+)
+from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.talk.control import Ended, Prepared
+from ownpace.engines.process.talk.counters import Counters
+from ownpace.engines.process.talk.regrouping import Plan
+from ownpace.engines.processor import Processor
+
+_EVERYTHING: tuple[Places, ...] = ((0, ENDLESS),)
+
+
+class WorkerLife:
+    """One worker's process."""
+
+    def __init__(
+        self, session: Session, connection: Connection, context: NodeContext, job: Job, index: int, model: FlatModel
+    ) -> None:
+        self._session = session
+        self._connection = connection
+        self._job = job
+        self._index = index
+        """The machine's place in the fleet, which it keeps; its rank is its place in a generation."""
+        self._name = context.address.name
+        device = context.like.device
+        model.module.train()
+        train = job.task.train_samples()
+        self._num_samples = len(train)
+        optimizer = FlatOptimizer(model.layout, context.address.shard, model.initial, job.optimizer.build)
+        self._held = FlatParameters(model.initial, optimizer)
+        self._computer = GradientComputer(model, train.to(device), device, graphs=job.cuda_graphs)
+        self._numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
+        machine = job.fleet.workers[index]
+        paced = machine.machine.samples_per_s is not None
+        self._processor = Processor(machine, index, job.seed) if paced else None
+        self._left: Sequence[Places] = _EVERYTHING
+        self._counters: Counters | None = None
+        self._counts = NodeCounts()
+        self._begun_at = self._num_workers = 0
+        self._is_new = True
+        self._is_running = False
+        self._sampler: Sampler | None = None
+        self._place = 0
+        """Which of the sampler's workers this one is."""
+        self._position: PlainState | None = None
+        """Where a checkpoint says that it is."""
+        self._is_apart = False
+        """Whether its optimizer's state is its own."""
+        self.node = self._worker(context)
+
+    # ---- the first generation ----
+
+    def begin(self) -> None:
+        node = self.node
+        if self._introduce():
+            node.source = TaskGradients(node, self._computer, _NoSamples(), self._processor)
+            self._warm_up()
+            self._await_regrouping()
+        counters = self._open_counters(node)
+        self._source(node, _EVERYTHING, counters)
+        share_parameters(node)
+        self._warm_up()
+        self._connection.start_together(node, spans_hosts=self._session.spans_hosts)
+        self._start(_EVERYTHING, counters)
+
+    def _introduce(self) -> bool:
+        """Say what this worker is about to train; returns whether the others do so already."""
+        task, terms = type(self._job.task).__name__, self._session.terms
+        # Refused before anything is exchanged: tensors of different models would not even have the same size.
+        return self._connection.introduce(self.node, terms.fingerprint(task=task, seed=self._job.seed))
+
+    def _warm_up(self) -> None:
+        # Before time begins, or what is made on first use would be measured as this worker's pace.
+        self._computer.warm_up(self._held.values, self.node.micro_batch)
+        # After warming up, which draws random numbers, too: dropout is the same whatever was warmed up.
+        torch.manual_seed(seed_for(self._job.seed, Purpose.MODEL, self._index))
+        # Only from here on: a run whose first generation does not even start has failed.
+        self.node.restarts = True
+
+    def _await_regrouping(self) -> None:
+        """The others train: the hub asks them for a border, now that this worker is ready."""
+        self.node.context.reporter.say(Prepared())
+        while True:
+            self.node.inbox.look(TICK_S)
+
+    def _worker(self, context: NodeContext, before: ProcessWorker | None = None) -> ProcessWorker:
+        job = self._job
+        micro_batch = job.micro_batch or job.batch_size
+        return ProcessWorker(context, self._held, job.batch_size, micro_batch, before)
+
+    def _source(self, node: ProcessWorker, left: Sequence[Places], counters: Counters) -> None:
+        """Let a node draw the samples that are left, and compute their gradients."""
+        job = self._job
+        numbers = [self._numbers[worker.name] for worker in node.workers]
+        take = counters.claiming(0, node.rank)
+        sampler = make_sampler(
+            job.sampling, self._num_samples, len(numbers), job.seed, take, numbers=numbers, left=left
+        )
+        if self._position is not None:
+            sampler.go_on(node.rank, self._position)
+        elif self._sampler is not None:
+            sampler.go_on(node.rank, self._sampler.position(self._place))
+        self._sampler, self._place, self._position = sampler, node.rank, None
+        node.source = TaskGradients(node, self._computer, sampler, self._processor)
+
+    def _open_counters(self, node: ProcessWorker) -> Counters:
+        rendezvous = self._connection.rendezvous
+        return Counters(
+            self._connection.store_of(node.context.generation),
+            rendezvous.secret,
+            first=node.rank == 0,
+            spans_hosts=self._session.spans_hosts,
+            timeout_s=rendezvous.timeout_s,
+            on_wait=self._look,
+        )
+
+    def _start(self, left: Sequence[Places], counters: Counters) -> None:
+        """The generation has started, for all of them: from now on its claims count."""
+        counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
+        if self._counters is not None:
+            self._counters.close()
+        self._counters, self._left = counters, left
+        self._begun_at, self._num_workers = self.node.progress.samples, len(self.node.workers)
+        self._is_new, self._is_running = False, True
+        self._session.orders.goes_on = self._job.on_failure != "stop"
+        self.node.learner.begin()
+
+    def close(self) -> None:
+        """Leave nothing open."""
+        self.node.sums.close()
+        if self._counters is not None:
+            self._counters.close()
+
+    # ---- in a generation ----
+
+    def work(self) -> None:
+        drive(self._job.algorithm.worker(self.node))
+
+    def end(self) -> list[str]:
+        node = self.node
+        # The last gradient may still be asked for and not computed; the checksums must be of what is shown.
+        node.finish_asked()
+        node.context.reporter.report()
+        node.context.reporter.say(Ended(node.learner.last_checksums(), node.progress.samples))
+        while not node.inbox.released:
+            node.inbox.look(TICK_S)
+        node.learner.show(final=True)
+        return say_farewell(node)
+
+    # ---- from one generation to the next ----
+
+    def regroup(self) -> None:
+        before = self.node
+        if before.inbox.declared_dead:
+            self._come_back()
+        # Abandoned, not closed: whoever is gone would be waited for.
+        before.sums.close(abandon=True)
+        before.learner.go_back()
+        if self._is_running:
+            progress, used = before.progress, before.learner.used
+            self._counts = NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
+            self._is_running = False
+            self._is_apart = self._is_apart or before.learner.has_stepped_alone
+        plan = await_plan(before, self._counts, is_new=self._is_new, checksums=self._checksums())
+        self.node = node = self._next(before, plan)
+        left = self._share(plan)
+        counters = self._open_counters(node)
+        try:
+            self._source(node, left, counters)
+            for parameters in held_by_servers(node):
+                node.place(parameters)
+            if plan.wants_state:
+                give_state(node, HUB, self._state(left, plan), plan.generation)
+            spans_hosts = self._is_new and self._session.spans_hosts
+            self._connection.start_together(node, spans_hosts=spans_hosts, checksums=self._checksums())
+        except BaseException:
+            # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
+            if node.inbox.has_started(plan.generation):
+                self._start(left, counters)
+            else:
+                counters.close()
+            raise
+        self._start(left, counters)
+
+    def _come_back(self) -> None:
+        """The others have gone on without this worker: join them anew, with what they have."""
+        inbox = self.node.inbox
+        inbox.declared_dead = self.node.restarts = False
+        self._is_new, self._is_running = True, False
+        self._introduce()
+        self.node.restarts = True
+        self._await_regrouping()
+
+    def _next(self, before: ProcessWorker, plan: Plan) -> ProcessWorker:
+        """What this process is in the next generation."""
+        terms, session = self._session.terms, self._session
+        roster = terms.roster(plan.workers)
+        address = roster.by_name[self._name]
+        context = self._connection.context(
+            terms,
+            roster,
+            address,
+            before.context.like,
+            session.orders,
+            is_evaluated=address.index == 0 and not len(roster.servers),
+            generation=plan.generation,
+            on_wait=self._look,
+        )
+        node = self._worker(context, before)
+        node.restarts = True
+        node.progress.budget = math.inf if plan.budget is None else plan.budget
+        return node
+
+    def _look(self) -> None:
+        self.node.inbox.look(0.0)
+
+    def _checksums(self) -> list[int]:
+        return [] if len(self.node.servers) else self.node.learner.checksums()
+
+    # ---- what is given and taken ----
+
+    def _share(self, plan: Plan) -> list[Places]:
+        """Give or take what the plan says; returns the places of the data that are left."""
+        node, generation = self.node, plan.generation
+        if plan.giver == self._name:
+            left = self._left_over(plan)
+            for name in plan.workers:
+                if name != self._name:
+                    whole = self._shared() | {"buffers": self._computer.buffer_list()}
+                    give_state(node, name, {"left": left, **(whole if name in plan.receivers else {})}, generation)
+        else:
+            state = await_state(node, generation)
+            left = [(start, stop) for start, stop in cast("Sequence[Places]", state["left"])]
+            if self._name in plan.receivers:
+                self._take(state)
+        counts = self._counts
+        node.go_on_from(counts.samples, counts.version, counts.ahead)
+        return left
+
+    def _left_over(self, plan: Plan) -> list[Places]:
+        if self._job.sampling != "queue" or self._counters is None:
+            return list(self._left)
+        claims = self._counters.claims(0, self._num_workers)
+        return left_of(self._left, claims, plan.used or None, plan.samples - self._begun_at)
+
+    def _shared(self) -> dict[str, object]:
+        """What is the same on all workers, or was made by all."""
+        counts, reporter = self._counts, self.node.context.reporter
+        return {
+            "values": self._held.snapshot(),
+            "optimizer": self._held.all_states(),
+            "kept": dict(self.node.kept),
+            "counts": dataclasses.asdict(counts),
+            "totals": dataclasses.asdict(reporter.totals),
+        }
+
+    def _state(self, left: Sequence[Places], plan: Plan) -> PlainState:
+        """What a checkpoint needs of this worker."""
+        gives = plan.giver == self._name or self._is_apart
+        sampler, processor = self._sampler, self._processor
+        return {
+            **(self._shared() if gives else {"counts": dataclasses.asdict(self._counts)}),
+            "left": left,
+            "buffers": self._computer.buffer_list(),
+            "random": generator_states(self.node.context.like.device),
+            "processor": {} if processor is None else processor.state(),
+            "position": {} if sampler is None else sampler.position(self._place),
+        }
+
+    def _take(self, state: PlainState) -> None:
+        """Go on with what another worker has, or a checkpoint."""
+        device = self.node.context.like.device
+        values = cast(Tensor, state["values"]).to(device)
+        states = cast("Mapping[str, State]", state["optimizer"])
+        self._held.take_all(values, {memory: at_home(each, device) for memory, each in states.items()})
+        kept = cast("Mapping[str, Tensor]", state["kept"])
+        self.node.kept.update({name: tensor.to(device) for name, tensor in kept.items()})
+        self._counts = NodeCounts.of(state["counts"])
+        totals = UpdateTotals(**cast("dict[str, Any]", state["totals"]))
+        self.node.context.reporter.totals = totals
+        if self._is_new:
+            self._take_own(state)
+
+    def _take_own(self, state: PlainState) -> None:
+        """Go on with what belongs to this machine, as far as it is known."""
+        # Running statistics of others are a better start than none.
+        self._computer.take_buffers(cast("Sequence[Tensor]", state["buffers"]))
+        if "random" in state:
+            set_generators(cast("Sequence[Tensor]", state["random"]), self.node.context.like.device)
+        if "processor" in state and self._processor is not None:
+            self._processor.go_on(cast(PlainState, state["processor"]))
+        self._position = cast("PlainState | None", state.get("position"))
+        tally = cast("Sequence[float] | None", state.get("tally"))
+        if tally is not None:
+            work = self.node.context.reporter.work
+            work.samples, work.compute_s, work.load_s = int(tally[0]), tally[1], tally[2]
+
+
+class _NoSamples:
+    """The samples of a worker that does not take part yet: there are none to draw."""
+
+    def draw(self, rank: int, samples: int) -> Tensor:
+        raise AssertionError("a worker draws samples only in a generation")
+
+    def assign(self, rank: int, start: float, stop: float) -> None:
+        pass
+
+    def left(self, used: Sequence[int]) -> list[Places]:
+        return []
+
+    def position(self, rank: int) -> PlainState:
+        return {}
+
+    def go_on(self, rank: int, position: PlainState) -> None:
+        pass
+
+
+def at_home(state: State, device: torch.device) -> State:
+    """An optimizer's state where the parameters are."""
+    # As torch does it: a count of steps stays on the CPU, what belongs to the numbers of a parameter goes with them.
+    return [
+        {key: value.to(device) if isinstance(value, Tensor) and value.dim() else value for key, value in entry.items()}
+        for entry in state
+    ]
+
+
+def share_parameters(worker: ProcessWorker) -> None:
+    """Begin with the parameters of rank 0, on all workers and servers."""
+    values = worker.learner.held.values
+    # Workers before servers: a server that has its parameters says that it is prepared, and the last one starts time.
+    collectives = worker.sums.of(worker.workers)
+    worker.sums.wait(collectives.channels.broadcast(values, 0), "workers")
+    if worker.rank == 0:
+        for server in worker.servers:
+            shard = server.shard
+            worker.send(server, Parameters(values[shard.start : shard.stop].clone(), 0, shard))
