@@ -76,6 +76,7 @@ class Books:
         """Take in what happens in the run."""
         if isinstance(event, Generation):
             self.generation = event.number
+            self._forget(0, event.updates)
         elif isinstance(event, Fault) and event.what in ("kill", "cut"):
             # What it alone has reached may be lost with it.
             self.reached.pop(event.who, None)
@@ -92,7 +93,9 @@ class Books:
         if version < self.reached.get(name, 0):
             self.complain(f"{name} had made update {self.reached[name]}, and goes on from {version}")
         self.reached[name] = version
-        shard = learner.address.shard.index
+        self._forget(learner.address.shard.index, version)
+
+    def _forget(self, shard: int, version: int) -> None:
         gone = [key for key in self.updates if key[0] == shard and key[1] > version]
         self.lost[self.generation] += len(gone)
         for key in gone:
