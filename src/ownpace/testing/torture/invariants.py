@@ -76,6 +76,11 @@ class Evidence:
         return max([len(self.header.groups["workers"]), *later])
 
     @property
+    def most_servers(self) -> int:
+        """The same of servers."""
+        return max(len(self.header.groups.get("servers", ())), len(self.scenario.job.servers))
+
+    @property
     def error(self) -> OwnpaceError | None:
         """What ended it early."""
         return self.outcome.error
@@ -142,7 +147,7 @@ def ends_as_it_should(run: Evidence) -> Complaints:
     stops = run.scenario.job.on_failure == "stop" and run.deaths
     if run.error is not None and not (run.error.code == "machine-died" and (stops or run.too_few)):
         yield f"ended early: {run.outcome.reason}"
-    if run.error is None and stops and not run.broken_off:
+    if run.error is None and stops and not run.broken_off and not run.earlier:
         yield f"went on, though {run.deaths[0]} died, and it was to stop"
     if not isinstance(run.events[0], Run) or sum(isinstance(event, End) for event in run.events) != 1:
         yield "the events do not begin with the run and close with its end"
@@ -160,7 +165,7 @@ def keeps_finite_weights(run: Evidence) -> Complaints:
 
 def counts_versions(run: Evidence) -> Complaints:
     """Versions count updates, one by one, of each server or of all replicas; and samples add up with them."""
-    servers = len(run.scenario.job.servers)
+    servers = run.most_servers
     version: dict[str, int] = defaultdict(int)
     samples: dict[str, int] = defaultdict(int)
     for event in run.events:
@@ -307,7 +312,7 @@ def loses_no_update(run: Evidence) -> Complaints:
     """An update stays, unless all who made it died; and records say how many did not."""
     yield from run.books.complaints
     told = {event.number: event.lost for event in run.of(Generation)}
-    servers = len(run.scenario.job.servers)
+    servers = run.most_servers
     for number, lost in run.books.lost.items():
         if servers < 2 and lost != told.get(number, 0):
             yield f"generation {number} began without {lost} updates, and its record says {told.get(number, 0)}"
