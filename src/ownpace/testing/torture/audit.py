@@ -27,7 +27,7 @@ NEAR = 1e-3
 
 
 @dataclass(frozen=True)
-class Entry:
+class UpdateEntry:
     """One update, as one learner made it."""
 
     mean: Tensor
@@ -45,7 +45,7 @@ class Books:
     width: int | None
     """Of a layer, where weights count samples."""
     generation: int = 1
-    updates: dict[tuple[int, int], Entry] = field(default_factory=dict)
+    updates: dict[tuple[int, int], UpdateEntry] = field(default_factory=dict)
     """The latest update by shard and version: one that died with its node is overwritten by what came in its place."""
     reached: dict[str, int] = field(default_factory=dict)
     """The latest version of each learner that holds the parameters."""
@@ -126,7 +126,7 @@ class Books:
         first = self._same.setdefault((self.generation, shard, version), gradient.total)
         if first is not gradient.total and not torch.equal(first, gradient.total):
             self.complain(f"{learner.address.name} makes update {version} of another gradient than the others")
-        self.updates[shard, version] = Entry(
+        self.updates[shard, version] = UpdateEntry(
             gradient.mean.clone(), gradient.samples, lr_scale, memory, gradient.sources
         )
         self.reached[learner.address.name] = version
