@@ -72,7 +72,9 @@ class VirtualRun:
             raise InputError("this checkpoint is not one of virtual time; go on with the engine 'process'")
         state = self._state = cast(RunState, {**self._state, **given})
         numbers, clock = self.simulation.numbers, self.simulation.clock
-        self._faults.alive = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
+        there = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
+        # If all who are named now were gone by then, somebody has started them again.
+        self._faults.alive = there or list(numbers)
         clock.time = state["time_s"]
         set_random_states(state["random"], torch.device(self.simulation.job.device))
         self._monitor.go_on(state["books"])
