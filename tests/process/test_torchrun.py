@@ -35,7 +35,7 @@ def test_torchrun_writes_one_folder(start, tmp_path):
 
 @pytest.mark.parametrize("victim", [pytest.param("rank 0", marks=pytest.mark.slow), "rank 1", "server-0"])
 def test_no_process_outlives_a_torchrun_that_lost_one(start, victim):
-    run = start(torchrun_train("--algorithm", "async", *FOR_LONG))
+    run = start(torchrun_train("--algorithm", "async", "--on-failure", "stop", *FOR_LONG))
     run.until_training()
     os.kill(run.helper() if victim == "server-0" else run.ranks()[int(victim[-1])], signal.SIGKILL)
     assert run.ends() != 0

@@ -28,7 +28,7 @@ OnFailure = Literal["continue", "restart", "stop"]
 OnCheckpoint = Callable[[PlainState], None]
 """Gets the state of a run between two of its generations, when nothing is in flight.
 
-It is called where events are emitted. On processes it returns at once and keeps the state, which must not change then.
+It is called where events are emitted, returns at once on processes, and keeps the state, which must not change then.
 """
 
 
