@@ -18,6 +18,12 @@ def test_overlapping_slowdowns_are_refused():
         Machine(samples_per_s=1, slowdown=slow)
 
 
+def test_a_machine_has_a_thousand_slowdowns_at_most():
+    slow = tuple(Slowdown(from_s=start, until_s=start + 1, factor=2) for start in range(1001))
+    with pytest.raises(InputError, match="has 1,001 slow-downs; it may have 1,000, at most"):
+        Machine(samples_per_s=1, slowdown=slow)
+
+
 def test_limit_counts_jitter_slowdowns_and_pauses():
     slow = Slowdown(from_s=5, until_s=10, factor=2)
     fleet = fleet_from(
