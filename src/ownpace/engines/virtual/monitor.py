@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
@@ -118,6 +118,10 @@ class Monitor:
         self.totals.updates, self.totals.samples = updates, samples
         if lost:
             self._evaluated_version = None  # the next update of that number is another
+        if self._sums is not None and updates < self._sums.updates:
+            time_is_up = self._simulation.clock.time >= (self._simulation.job.seconds or math.inf)
+            # The budget is not spent any more; but time that is up stays up.
+            self._sums = replace(self._sums, updates=updates, samples=samples) if time_is_up else None
         self._evaluations = EvaluationMarks(self._eval_every, samples)
         self._next_mark = min(self._ticks.next, self._evaluations.next)
         return lost

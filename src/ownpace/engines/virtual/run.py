@@ -72,7 +72,9 @@ class VirtualRun:
             raise InputError("this checkpoint is not one of virtual time; go on with the engine 'process'")
         state = self._state = cast(RunState, {**self._state, **given})
         numbers, clock = self.simulation.numbers, self.simulation.clock
-        self._faults.alive = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
+        there = [n for n in numbers if n in state["alive"] or n not in state["tallies"]]
+        # If all who are named now were gone by then, somebody has started them again.
+        self._faults.alive = there or list(numbers)
         clock.time = state["time_s"]
         set_random_states(state["random"], torch.device(self.simulation.job.device))
         self._monitor.go_on(state["books"])
@@ -130,10 +132,14 @@ class VirtualRun:
             simulation.clock.go_on()
             # Workers that ended before the mark did so by themselves: the algorithm has done all it wanted to.
             goes_on = faults.broken or faults.awaited or self._monitor.totals.samples >= simulation.budget
-            if self._over or not goes_on:
-                return
             if faults.broken:
+                # Even if training is over: what died with a machine may have to be learnt again.
                 self._break_off()
+                if self._over:
+                    self._announce()
+                    return
+            elif self._over or not goes_on:
+                return
             else:
                 self._end_in_good_order()
             self._begin()
@@ -158,13 +164,19 @@ class VirtualRun:
         self._monitor.attend(generation.workers, generation.servers, state["tallies"])
         self._faults.begin(generation)
         if state["generation"] > 1:
-            number, why, totals = state["generation"], state["why"], self._monitor.totals
-            changed = None if members == state["members"] else members
-            simulation.emit(
-                events.Generation(
-                    simulation.clock.time, number, why, changed, totals.updates, totals.samples, state["lost"]
-                )
+            self._announce()
+
+    def _announce(self) -> None:
+        """Record with whom the run goes on, and from what."""
+        simulation, state, totals = self.simulation, self._state, self._monitor.totals
+        members = list(self._faults.alive)
+        changed = None if members == state["members"] else members
+        number, why = state["generation"], state["why"]
+        simulation.emit(
+            events.Generation(
+                simulation.clock.time, number, why, changed, totals.updates, totals.samples, state["lost"]
             )
+        )
 
     def _next_mark(self) -> float:
         """After how many samples the next generation ends: at a checkpoint, or with the run."""
@@ -204,6 +216,10 @@ class VirtualRun:
         if not generation.servers and faults.died.issuperset(generation.members):
             raise MachineDied(f"{', '.join(sorted(faults.died))} died, and nobody is left who has the parameters")
         self._take_state(faults.broken or "death", faults.died)
+        # The model is what the survivors have: the latest update may have been that of a machine which is gone.
+        self._monitor.model.latest = next(
+            (worker for worker in generation.workers if worker.address.name not in faults.died), generation.workers[0]
+        )
 
     def _take_state(self, why: str, died: Collection[str] | None) -> None:
         state = take_state(self.simulation, self._generation, self._state, died)

@@ -13,7 +13,9 @@ A failure prints its seed and a line that replays it, `python -m ownpace.testing
     moments      when it hurts most
     scenario     all of it, drawn from a seed, and in words
     audit        books on what an algorithm does to parameters
-    invariants   what must hold of every run
+    evidence     a run and all that is known of it
+    parameters   what must hold of parameters and of the samples in them
+    invariants   what must hold of every run: all of it by name
     trial        one scenario, run and judged
     runner       many of them, in several processes
 """
@@ -21,6 +23,6 @@ A failure prints its seed and a line that replays it, `python -m ownpace.testing
 from ownpace.testing.torture.invariants import INVARIANTS
 from ownpace.testing.torture.scenario import Scenario, draw_scenario
 from ownpace.testing.torture.subjects import TortureSubject
-from ownpace.testing.torture.trial import Report, torture
+from ownpace.testing.torture.trial import TortureReport, torture
 
-__all__ = ["INVARIANTS", "Report", "Scenario", "TortureSubject", "draw_scenario", "torture"]
+__all__ = ["INVARIANTS", "Scenario", "TortureReport", "TortureSubject", "draw_scenario", "torture"]

@@ -27,7 +27,7 @@ NEAR = 1e-3
 
 
 @dataclass(frozen=True)
-class Entry:
+class UpdateEntry:
     """One update, as one learner made it."""
 
     mean: Tensor
@@ -45,7 +45,7 @@ class Books:
     width: int | None
     """Of a layer, where weights count samples."""
     generation: int = 1
-    updates: dict[tuple[int, int], Entry] = field(default_factory=dict)
+    updates: dict[tuple[int, int], UpdateEntry] = field(default_factory=dict)
     """The latest update by shard and version: one that died with its node is overwritten by what came in its place."""
     reached: dict[str, int] = field(default_factory=dict)
     """The latest version of each learner that holds the parameters."""
@@ -76,6 +76,7 @@ class Books:
         """Take in what happens in the run."""
         if isinstance(event, Generation):
             self.generation = event.number
+            self._forget(0, event.updates)
         elif isinstance(event, Fault) and event.what in ("kill", "cut"):
             # What it alone has reached may be lost with it.
             self.reached.pop(event.who, None)
@@ -92,7 +93,9 @@ class Books:
         if version < self.reached.get(name, 0):
             self.complain(f"{name} had made update {self.reached[name]}, and goes on from {version}")
         self.reached[name] = version
-        shard = learner.address.shard.index
+        self._forget(learner.address.shard.index, version)
+
+    def _forget(self, shard: int, version: int) -> None:
         gone = [key for key in self.updates if key[0] == shard and key[1] > version]
         self.lost[self.generation] += len(gone)
         for key in gone:
@@ -123,7 +126,7 @@ class Books:
         first = self._same.setdefault((self.generation, shard, version), gradient.total)
         if first is not gradient.total and not torch.equal(first, gradient.total):
             self.complain(f"{learner.address.name} makes update {version} of another gradient than the others")
-        self.updates[shard, version] = Entry(
+        self.updates[shard, version] = UpdateEntry(
             gradient.mean.clone(), gradient.samples, lr_scale, memory, gradient.sources
         )
         self.reached[learner.address.name] = version

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ownpace.engines import Job
 from ownpace.fleet import PlannedFault
+from ownpace.fleet.model import FaultKind
 from ownpace.testing.torture.draws import Draws
 
 
@@ -24,7 +25,8 @@ def draw_faults(draws: Draws, job: Job, takes_s: float) -> Job:
 
 
 def _fault(draws: Draws, job: Job, takes_s: float) -> PlannedFault:
-    kind = draws.one_of("kill", "kill", "cut", "cut", "pause")
+    kinds: tuple[FaultKind, ...] = ("kill", "kill", "cut", "cut", "pause")
+    kind = draws.one_of(*kinds)
     # Some in the first moments, and some when the run is long over.
     at_s = takes_s * draws.between(0.01, 2)
     # Short and long, measured by the run, and by the seconds after which a silent machine is taken for dead.

@@ -4,137 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
-from ownpace.core.contract.errors import OwnpaceError
-from ownpace.core.contract.events import Compute, End, Event, Fault, Generation, Load, Run, Transfer, Update
-from ownpace.core.learning.plain_state import PlainState
-from ownpace.core.learning.sampling import Permutations
-from ownpace.core.learning.seeds import Purpose
-from ownpace.engines import Outcome
+from ownpace.core.contract.events import Compute, End, Fault, Generation, Load, Run, Transfer, Update
 from ownpace.engines.virtual.faults import RESTART_S, SILENCE_S
-from ownpace.fleet import PlannedFault
-from ownpace.testing.torture.audit import Books
-from ownpace.testing.torture.scenario import Scenario
+from ownpace.testing.torture.evidence import Complaints, Evidence
+from ownpace.testing.torture.parameters import (
+    applies_every_sample_once,
+    is_what_a_plain_loop_makes,
+    keeps_replicas_equal,
+    loses_no_update,
+)
 
-E = TypeVar("E")
 TINY = 1e-9
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A run between two generations."""
-
-    state: PlainState
-    events: int
-    """How many there were by then."""
-    books: Books
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """A run and all that is known of it."""
-
-    scenario: Scenario
-    outcome: Outcome
-    events: Sequence[Event]
-    books: Books
-    checkpoints: Sequence[Checkpoint] = ()
-    earlier: Sequence[PlannedFault] = ()
-    """What was planned before the run was resumed on another fleet."""
-
-    def of(self, kind: type[E]) -> list[E]:
-        """The events of one kind."""
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def end(self) -> End:
-        """The last record."""
-        assert isinstance(self.events[-1], End)
-        return self.events[-1]
-
-    @property
-    def header(self) -> Run:
-        """The first record."""
-        assert isinstance(self.events[0], Run)
-        return self.events[0]
-
-    @property
-    def faults(self) -> Sequence[PlannedFault]:
-        """All that was planned to happen."""
-        return (*self.scenario.job.fleet.fault, *self.earlier)
-
-    @property
-    def most_workers(self) -> int:
-        """How many there were at most."""
-        later = [len(event.members) for event in self.of(Generation) if event.members is not None]
-        return max([len(self.header.groups["workers"]), *later])
-
-    @property
-    def error(self) -> OwnpaceError | None:
-        """What ended it early."""
-        return self.outcome.error
-
-    @property
-    def values(self) -> Tensor:
-        """The final parameters, flat."""
-        return torch.cat([value.reshape(-1) for value in self.outcome.model.values()])
-
-    @property
-    def deaths(self) -> list[str]:
-        """Who died before the end: workers that were killed or silent for too long, and servers."""
-        return [
-            fault.worker
-            for fault in self.faults
-            if (died := died_s(fault)) is not None and died <= self.end.t and self.has(fault.worker)
-        ]
-
-    @property
-    def too_few(self) -> bool:
-        """Whether there were fewer workers at the end than there must be, or none that had the parameters."""
-        job, now = self.scenario.job, self.end.t
-        alive = {worker.name for worker in job.fleet.workers}
-        for fault in job.fleet.fault:
-            died, back = died_s(fault), fault.back_at_s
-            if back is None and job.on_failure == "restart" and fault.kind == "kill":
-                back = fault.at_s + RESTART_S
-            if died is not None and died <= now and (back is None or back > now):
-                alive.discard(fault.worker)
-        if len(alive) < job.min_workers:
-            return True
-        # Those that are back know nothing of what was learnt.
-        return not job.servers and bool(self.deaths)
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a node: algorithms without servers do not mind what happens to one."""
-        return not name.startswith("server-") or bool(self.scenario.job.servers)
-
-    @property
-    def broken_off(self) -> bool:
-        """Whether a machine died when the budget was spent: then what is in flight is given up, and that is the end."""
-        since, over = max((event.t for event in self.of(Generation)), default=-1.0), self.end.sums.seconds
-        deaths = [died_s(fault) for fault in self.faults]
-        return since >= over or any(died is not None and max(since, over) <= died <= self.end.t for died in deaths)
-
-    def killed(self, role: str) -> list[Fault]:
-        """Nodes whose names begin so and that were killed or cut off."""
-        return [fault for fault in self.of(Fault) if fault.what in ("kill", "cut") and fault.who.startswith(role)]
-
-
-Complaints = Iterator[str]
-
-
-def died_s(fault: PlannedFault) -> float | None:
-    """When a fault is a death, if it is one: a machine that was silent for a while only is none."""
-    if fault.kind == "kill":
-        return fault.at_s
-    silent = fault.kind == "cut" and (fault.back_at_s is None or fault.back_at_s > fault.at_s + SILENCE_S)
-    return fault.at_s + SILENCE_S if silent else None
 
 
 def ends_as_it_should(run: Evidence) -> Complaints:
@@ -142,7 +26,7 @@ def ends_as_it_should(run: Evidence) -> Complaints:
     stops = run.scenario.job.on_failure == "stop" and run.deaths
     if run.error is not None and not (run.error.code == "machine-died" and (stops or run.too_few)):
         yield f"ended early: {run.outcome.reason}"
-    if run.error is None and stops and not run.broken_off:
+    if run.error is None and stops and not run.broken_off and not run.earlier:
         yield f"went on, though {run.deaths[0]} died, and it was to stop"
     if not isinstance(run.events[0], Run) or sum(isinstance(event, End) for event in run.events) != 1:
         yield "the events do not begin with the run and close with its end"
@@ -160,8 +44,8 @@ def keeps_finite_weights(run: Evidence) -> Complaints:
 
 def counts_versions(run: Evidence) -> Complaints:
     """Versions count updates, one by one, of each server or of all replicas; and samples add up with them."""
-    servers = len(run.scenario.job.servers)
-    version: dict[str, int] = defaultdict(int)
+    servers = run.most_servers
+    version: defaultdict[str, int] = defaultdict(int)
     samples: dict[str, int] = defaultdict(int)
     for event in run.events:
         if isinstance(event, Generation):
@@ -285,103 +169,6 @@ def never_stands_still(run: Evidence) -> Complaints:
         if start - since > (2 * regroup_s if near else 0.0) + tiny:
             yield f"nothing happened from {since:.6g} s to {start:.6g} s"
         at = max(at, min(until, run.end.t))
-
-
-def keeps_replicas_equal(run: Evidence) -> Complaints:
-    """Workers begin each generation with the same parameters; where replicas are promised, they end so."""
-    for number, begun in run.books.began.items():
-        if any(version != begun[0][1] for _, version, _ in begun):
-            yield f"generation {number} begins with versions {sorted({version for _, version, _ in begun})}"
-        elif any(not torch.equal(values, begun[0][2]) for _, _, values in begun):
-            yield f"generation {number} begins with different parameters of one version"
-    if run.scenario.subject.algorithm.replicas_identical and run.error is None and not run.broken_off:
-        last = max(run.books.began)
-        ends = run.books.ended[last]
-        if len(ends) != len(run.books.began[last]):
-            yield f"{len(ends)} of {len(run.books.began[last])} workers came to their end"
-        if any(not torch.equal(values, ends[0][2]) for _, _, values in ends):
-            yield "replicas end with different parameters"
-
-
-def loses_no_update(run: Evidence) -> Complaints:
-    """An update stays, unless all who made it died; and records say how many did not."""
-    yield from run.books.complaints
-    told = {event.number: event.lost for event in run.of(Generation)}
-    servers = len(run.scenario.job.servers)
-    for number, lost in run.books.lost.items():
-        if servers < 2 and lost != told.get(number, 0):
-            yield f"generation {number} began without {lost} updates, and its record says {told.get(number, 0)}"
-        if lost and servers and not run.killed("server"):
-            yield f"generation {number} began without {lost} updates, but no server had died"
-
-
-def applies_every_sample_once(run: Evidence) -> Complaints:
-    """The weights hold every sample once an epoch: exactly those that the queue has dealt, each in one update."""
-    scenario = run.scenario
-    if not scenario.counts:
-        return
-    counts = -run.values.view(-1, run.books.width or 0)
-    total, counts = counts[:, -1], counts[:, :-1]
-    made = sum(entry.samples for (shard, _), entry in run.books.updates.items() if shard == 0)
-    for layer in range(len(counts)):
-        if total[layer] != counts[layer].sum():
-            yield f"layer {layer} holds {counts[layer].sum():g} samples and counts {total[layer]:g}"
-    # The first layer is the first server's; what others hold is looked at below.
-    if total[0] != made and not run.broken_off:
-        yield f"the first layer counts {total[0]:g} samples, and updates had {made}"
-    if scenario.job.sampling == "queue":
-        yield from _as_dealt(run, counts)
-
-
-def _as_dealt(run: Evidence, counts: Tensor) -> Complaints:
-    scenario = run.scenario
-    size = counts.shape[1]
-    # Where a server or a worker died, others may hold what it never got; none may hold anything twice.
-    most, least = counts.amax(0), counts.amin(0)
-    parted = len(scenario.job.servers) > 1 and run.killed("")
-    order = Permutations(size, scenario.job.seed, Purpose.QUEUE)
-    dealt = int(most.sum())
-    if scenario.subject.drops_samples or run.error is not None or run.broken_off:
-        # Some had been dealt whose gradients were never ready.
-        made = sum(event.samples for event in run.of(Compute)) + 2 * scenario.job.batch_size * 9
-        expected = torch.bincount(order.indices(0, max(made, 1)), minlength=size)
-        if bool((most > expected).any()):
-            yield f"a sample was applied {int((most - expected).max())} times more often than it was dealt"
-        return
-    expected = torch.bincount(order.indices(0, dealt), minlength=size) if dealt else torch.zeros(size)
-    if not parted and not torch.equal(most, least):
-        yield "layers hold different samples"
-    twice, never = int((most > expected).sum()), int((most < expected).sum())
-    if twice or never:
-        yield f"of {dealt} samples, {twice} were applied too often and {never} too seldom"
-
-
-def is_what_a_plain_loop_makes(run: Evidence) -> Complaints:
-    """The updates that stand, made one after the other by torch's own optimizer, give the same parameters."""
-    scenario = run.scenario
-    # One that was broken off ends with what is left of the updates in the books.
-    if scenario.counts or scenario.subject.kind == "averages" or run.broken_off:
-        return
-    shards = sorted({shard for shard, _ in run.books.updates})
-    parts = [_replayed(run, shard) for shard in shards]
-    if parts and not torch.allclose(torch.cat(parts), run.values, rtol=1e-3, atol=1e-5):
-        off = float((torch.cat(parts) - run.values).abs().max())
-        yield f"a plain loop over the {len(run.books.updates)} updates ends {off:.3g} away"
-
-
-def _replayed(run: Evidence, shard: int) -> Tensor:
-    versions = sorted(version for which, version in run.books.updates if which == shard)
-    spec = run.scenario.job.optimizer
-    first = run.books.updates[shard, versions[0]]
-    point = torch.nn.Parameter(torch.ones_like(first.mean))
-    memories: dict[int, torch.optim.Optimizer] = {}
-    for version in versions:
-        entry = run.books.updates[shard, version]
-        optimizer = memories.setdefault(entry.memory, spec.build([point]))
-        optimizer.param_groups[0]["lr"] = spec.lr * entry.lr_scale
-        point.grad = entry.mean
-        optimizer.step()
-    return point.detach()
 
 
 INVARIANTS: dict[str, Callable[[Evidence], Complaints]] = {

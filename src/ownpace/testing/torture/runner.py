@@ -13,7 +13,7 @@ from typing import TextIO
 
 import torch
 
-from ownpace.testing.torture.trial import Report, torture
+from ownpace.testing.torture.trial import TortureReport, torture
 
 LIMIT_S = 60
 """A seed that takes longer hangs: most take less than a tenth of a second."""
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(failed))
 
 
-def run(first: int, seeds: int, processes: int, algorithm: str | None) -> Iterator[Report]:
+def run(first: int, seeds: int, processes: int, algorithm: str | None) -> Iterator[TortureReport]:
     """The reports of a range of seeds, in the order in which they are done."""
     numbers = range(first, first + seeds)
     # Spawned, not forked: torch's threads do not survive a fork.
@@ -73,7 +73,7 @@ def _hangs(number: int, frame: object) -> None:
     raise Hangs(f"no end after {LIMIT_S} s")
 
 
-def _one(seed: int) -> Report:
+def _one(seed: int) -> TortureReport:
     signal.alarm(LIMIT_S)
     try:
         return torture(seed, _only)
@@ -81,7 +81,7 @@ def _one(seed: int) -> Report:
         signal.alarm(0)
 
 
-def follow(reports: Iterable[Report], total: int, out: TextIO) -> Iterator[Report]:
+def follow(reports: Iterable[TortureReport], total: int, out: TextIO) -> Iterator[TortureReport]:
     """Pass on reports; failures are printed as they come, and now and then how far it is."""
     failed = 0
     for done, report in enumerate(reports, 1):
@@ -94,7 +94,7 @@ def follow(reports: Iterable[Report], total: int, out: TextIO) -> Iterator[Repor
     print(file=out)
 
 
-def table(reports: Sequence[Report]) -> str:
+def table(reports: Sequence[TortureReport]) -> str:
     """How many seeds each algorithm had with each kind of fault, and how many failed."""
     kinds = sorted({fault for report in reports for fault in report.faults})
     number: dict[str, Counter[str]] = defaultdict(Counter)

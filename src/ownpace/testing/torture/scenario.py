@@ -97,26 +97,43 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
     draws = Draws(seed)
     num_workers = num_workers or draws.one_of(1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7, 8)
     subject = algorithm if isinstance(algorithm, TortureSubject) else draw_subject(draws, num_workers, algorithm)
+    # What a gradient was made of cannot be seen in it any more once it is corrected.
     counts = subject.kind != "corrected" and draws.chance(0.75)
-    # Of parameters that are averages of where workers got alone, no plain loop can say what they must be.
+    # Not much less than what it takes to notice a death: the others may compute as long as they like meanwhile.
+    takes_s = draws.between(1, 200)
+    job = draw_faults(draws, _job(draws, subject, counts, num_workers, takes_s), takes_s)
+    if job.fleet.fault and draws.chance(0.4):
+        job = sharpen(draws, job)
+    resumes = draws.share() if job.checkpoint_every is not None and draws.chance(0.6) else None
+    return Scenario(
+        seed=seed,
+        subject=subject,
+        job=job,
+        counts=counts,
+        resumes=resumes,
+        other_fleet=_other_fleet(draws, job) if resumes is not None and draws.chance(0.4) else None,
+        timed=draws.chance(0.1),
+    )
+
+
+def _job(draws: Draws, subject: TortureSubject, counts: bool, num_workers: int, takes_s: float) -> Job:
+    """An undisturbed run that takes about so long."""
     data = draws.number(30, 90)
     task: Task = Ballots(num_samples=data) if counts else Springs(num_samples=data)
     batch = draws.one_of(1, 2, 3, 4, 6, 8)
-    rounds = draws.number(3, 25)
-    samples = min(rounds * batch * num_workers, 300)
-    # Not much less than what it takes to notice a death: the others may compute as long as they like meanwhile.
-    takes_s = draws.between(1, 200)
+    samples = min(draws.number(3, 25) * batch * num_workers, 300)
     paces = _paces(draws, num_workers, samples / takes_s)
     network = _network(draws, task, batch / max(paces))
-    machines = tuple(_drawn_machine(draws, pace, takes_s) for pace in paces)
     servers = draws.number(0, 3) if subject.algorithm.has_servers else 0
-    fleet = Fleet(machine=machines, network=network, server=tuple(_server(draws, network) for _ in range(servers)))
     by_time = draws.chance(0.15)
-    every = draws.number(1, samples) if draws.chance(0.35) else None
-    job = Job(
+    return Job(
         algorithm=subject.algorithm,
         task=task,
-        fleet=fleet,
+        fleet=Fleet(
+            machine=tuple(_drawn_machine(draws, pace, takes_s) for pace in paces),
+            network=network,
+            server=tuple(_server(draws, network) for _ in range(servers)),
+        ),
         optimizer=OptimizerSpec(lr=1.0) if counts else _optimizer(draws),
         batch_size=batch,
         micro_batch=draws.number(1, batch) if draws.chance(0.4) else None,
@@ -125,33 +142,19 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
         eval_every=samples * 10,
         seed=draws.number(0, 1000),
         sampling=draws.one_of("queue", "queue", "queue", "queue", "iid", "shards"),
-        checkpoint_every=every,
-    )
-    job = draw_faults(draws, job, takes_s)
-    if job.fleet.fault and draws.chance(0.4):
-        job = sharpen(draws, job)
-    resumes = draws.share() if every is not None and draws.chance(0.6) else None
-    other = _other_fleet(draws, job) if resumes is not None and draws.chance(0.4) else None
-    return Scenario(
-        seed=seed,
-        subject=subject,
-        job=job,
-        counts=counts,
-        resumes=resumes,
-        other_fleet=other,
-        timed=draws.chance(0.1),
+        checkpoint_every=draws.number(1, samples) if draws.chance(0.35) else None,
     )
 
 
 def _paces(draws: Draws, num_workers: int, total: float) -> list[float]:
     kind = draws.one_of("equal", "two", "any", "one slow")
-    paces: list[float] = [1] * num_workers
+    paces = [1.0] * num_workers
     if kind == "two":
-        paces = [draws.one_of(1, 4) for _ in paces]
+        paces = [draws.one_of(1.0, 4.0) for _ in paces]
     elif kind == "any":
         paces = [draws.between(1, 10) for _ in paces]
     elif kind == "one slow":
-        paces = [30] * (num_workers - 1) + [1]
+        paces = [30.0] * (num_workers - 1) + [1.0]
     return [float(f"{total * pace / sum(paces):.4g}") for pace in paces]
 
 

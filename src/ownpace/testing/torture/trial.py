@@ -13,7 +13,8 @@ from ownpace.core.contract.events import Event, Update, to_line
 from ownpace.core.learning.plain_state import Filling, Outline, PlainState
 from ownpace.engines import ENGINES, Outcome
 from ownpace.testing.torture.audit import Books, audited
-from ownpace.testing.torture.invariants import INVARIANTS, Checkpoint, Evidence
+from ownpace.testing.torture.evidence import Evidence, KeptCheckpoint
+from ownpace.testing.torture.invariants import INVARIANTS
 from ownpace.testing.torture.scenario import Scenario, draw_scenario
 from ownpace.testing.torture.subjects import TortureSubject
 
@@ -26,7 +27,7 @@ class TooMuch(Exception):
 
 
 @dataclass(frozen=True)
-class Report:
+class TortureReport:
     """What came of one seed."""
 
     seed: int
@@ -45,7 +46,7 @@ class Report:
         return f"seed {self.seed}\n{self.words}\n{verdict}\nreplay: {self.replay}"
 
 
-def torture(seed: int, algorithm: TortureSubject | str | None = None, num_workers: int | None = None) -> Report:
+def torture(seed: int, algorithm: TortureSubject | str | None = None, num_workers: int | None = None) -> TortureReport:
     """Draw a scenario from a seed, run it, and see whether all invariants hold.
 
     Args:
@@ -64,18 +65,20 @@ def torture(seed: int, algorithm: TortureSubject | str | None = None, num_worker
         updates, virtual_s = 0, 0.0
     replay = f"python -m ownpace.testing.torture --seed {seed}"
     replay += f" --algorithm {algorithm}" if isinstance(algorithm, str) else ""
-    return Report(seed, scenario.subject.name, scenario.faults, complaints, str(scenario), replay, updates, virtual_s)
+    return TortureReport(
+        seed, scenario.subject.name, scenario.faults, complaints, str(scenario), replay, updates, virtual_s
+    )
 
 
-def carry_out(scenario: Scenario, begun: Checkpoint | None = None) -> Evidence:
+def carry_out(scenario: Scenario, begun: KeptCheckpoint | None = None) -> Evidence:
     """Run a scenario once, from its beginning or from a checkpoint."""
     width = len(scenario.job.task.train_samples()) + 1 if scenario.counts else None
     books = Books(scenario.subject, width) if begun is None else begun.books.copy()
     events: list[Event] = []
-    checkpoints: list[Checkpoint] = []
+    checkpoints: list[KeptCheckpoint] = []
 
     def keep(state: PlainState) -> None:
-        checkpoints.append(Checkpoint(as_from_a_file(state), len(events), books.copy()))
+        checkpoints.append(KeptCheckpoint(as_from_a_file(state), len(events), books.copy()))
 
     def emit(event: Event) -> None:
         events.append(event)

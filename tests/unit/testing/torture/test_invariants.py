@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -125,7 +126,7 @@ class Pushing(AsyncSgd):
             me.send(message.sender, me.parameters)
 
 
-CASES = {
+CASES: dict[str, list[tuple[type[Algorithm], dict[str, Any]]]] = {
     "applies_every_sample_once": [(Forgetful, {}), (Repeating, {}), (Pushing, {})],
     "loses_no_update": [(Selfish, {}), (Weightless, {"kind": "averages"})],
     "ends_as_it_should": [(Parting, {}), (Exploding, {})],

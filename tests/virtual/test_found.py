@@ -1,0 +1,70 @@
+"""What torture has found in the engine, each as small as it could be made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ownpace import make_algorithm
+from ownpace.core.contract.events import End, Event, Generation, Update
+from ownpace.core.learning.plain_state import PlainState
+from ownpace.fleet import Fleet, Machine, Network, PlannedFault, ServerMachine
+from ownpace.testing import simulate
+
+
+def fleet(*faults: PlannedFault, workers: int = 2, servers: int = 1) -> Fleet:
+    """Every worker computes ten samples a second, and links take no time."""
+    return Fleet(
+        machine=(Machine(samples_per_s=10, count=workers),),
+        network=Network(bandwidth_bytes_per_s=1e9, latency_s=0.0),
+        server=(ServerMachine(),) * servers,
+        fault=faults,
+    )
+
+
+def run(name: str, machines: Fleet, **job: Any) -> tuple[End, list[Event], list[PlainState]]:
+    states: list[PlainState] = []
+    outcome, events = simulate(make_algorithm(name), machines, on_checkpoint=states.append, batch_size=2, **job)
+    assert outcome.error is None
+    end = events[-1]
+    assert isinstance(end, End)
+    return end, events, states
+
+
+def generations(events: list[Event]) -> list[Generation]:
+    return [event for event in events if isinstance(event, Generation)]
+
+
+def test_sums_do_not_count_what_died_with_a_server_before_the_time_was_up():
+    dies = PlannedFault(worker="server-0", at_s=1.7, back_at_s=5)
+    end, events, _ = run("async", fleet(dies), seconds=2)
+    (after,) = generations(events)
+    assert after.lost > 0
+    assert (end.sums.updates, end.sums.samples) == (after.updates, after.samples)
+
+
+def test_a_run_whose_budget_was_spent_learns_again_what_died_with_a_server():
+    """The budget is spent at 2.9 s, and the slow worker's last batch is still under way when the server dies."""
+    slow = Machine(samples_per_s=0.7, name="slow")
+    machines = replace(fleet(PlannedFault(worker="server-0", at_s=2.95)), machine=(Machine(samples_per_s=10), slow))
+    end, events, _ = run("async", machines, samples=29)
+    (after,) = generations(events)
+    assert after.t > 2.95
+    assert after.samples < 29
+    assert end.sums.samples >= 29
+    assert end.sums.seconds > after.t
+    # Numbered without a gap from there on.
+    again = [event.version for event in events[events.index(after) :] if isinstance(event, Update)]
+    assert again == list(range(after.updates + 1, after.updates + 1 + len(again)))
+
+
+@pytest.mark.parametrize("name", ["sync", "async"])
+def test_a_run_is_resumed_on_a_machine_that_was_dead_by_then(name):
+    dies = PlannedFault(worker="worker-0", at_s=0.5)
+    _, _, states = run(name, fleet(dies), samples=80, checkpoint_every=40)
+    assert states[0]["alive"] == ["worker-1"]
+    end, events, _ = run(name, fleet(workers=1), samples=80, resume_from=states[0])
+    assert end.sums.samples >= 80
+    assert generations(events)[0].members == ["worker-0"]
