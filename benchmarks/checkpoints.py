@@ -27,7 +27,7 @@ def main() -> None:
     every_s = float(sys.argv[2]) if len(sys.argv) > 2 else 20.0
     rows = []
     for name, (algorithm, model) in CASES.items():
-        rate = run(algorithm, model, seconds / 4, every=0)[0]  # how fast it is, and a first run for the caches
+        rate = run(algorithm, model, seconds, every=0)[0]  # how fast it is, and a first run for the caches
         every = max(1, round(rate * every_s))
         pairs = [(run(algorithm, model, seconds, every=0), run(algorithm, model, seconds, every)) for _ in range(TURNS)]
         without, with_them = (statistics.median(each[side][0] for each in pairs) for side in (0, 1))
@@ -57,7 +57,7 @@ def run(algorithm: str, model: str, seconds: float, every: int) -> tuple[float, 
     """Samples per second, and the bytes of the last checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         result = ownpace.train(
-            algorithm=algorithm, task=Pictures(model, (3, 32, 32)), engine="process", fleet="x2", batch_size=32,
+            algorithm=algorithm, task=Pictures(model, (3, 16, 16)), engine="process", fleet="x2", batch_size=8,
             optimizer="adam", lr=1e-4, seconds=seconds, eval_every=10**9, detail=False, checkpoint_every=every,
             out=Path(folder) / "run",
         )  # fmt: skip

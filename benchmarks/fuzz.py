@@ -11,10 +11,12 @@ than 64 MB at once. The input that made it do so is printed, and saved beside a 
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import hashlib
 import json
 import random
+import shutil
 import struct
 import sys
 import tempfile
@@ -35,7 +37,7 @@ with contextlib.nullcontext() if atheris is None else atheris.instrument_imports
     from ownpace.core.learning import state_file
     from ownpace.engines.ledger import UpdateTotals
     from ownpace.engines.process.run import incarnation, key_exchange
-    from ownpace.engines.process.talk import control, counters, sealed_store, shared_memory, wire
+    from ownpace.engines.process.talk import control, counters, regrouping, sealed_store, shared_memory, states, wire
     from ownpace.engines.process.talk.header import SumHeader
     from ownpace.fleet import read as fleet_file
     from ownpace.run import Config
@@ -47,6 +49,7 @@ import torch.distributed as dist
 SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12))
 LIMITS = wire.Limits(SHARDS, 12, torch.float32, 4)
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 LONGEST_S, LARGEST_MB = 10, 64
 
 
@@ -132,6 +135,22 @@ def sum_header(data: bytes) -> None:
                 raise
 
 
+def a_state(data: bytes) -> None:
+    """The state of a node, on its way in messages: an outline, and what the pieces of a tensor say of it."""
+    text, _, rest = data.decode(errors="replace").partition("\n")
+    assembly = states.StateAssembly()
+    assembly.begin(regrouping.StateOutline(1, text, ["0/a"]))
+    dtype, _, numbers = rest.partition(" ")
+    shape = [abs(int(word)) for word in numbers.split() if word.isascii() and word.isdecimal() and len(word) < 19]
+    assembly.take(regrouping.StateTensor(dtype, shape, True), torch.ones(6))
+
+
+def state_outlines() -> list[bytes]:
+    (first, *_) = states.packets({"a": torch.ones(2, 3), "b": [1, {"c": None}]}, 1, 10)
+    assert isinstance(first.control, regrouping.StateOutline)
+    return [f"{first.control.outline}\nfloat32 2 3".encode()]
+
+
 def in_store(data: bytes) -> None:
     """Everything that is read from a store before and after there is a key."""
     store = dist.HashStore()
@@ -154,6 +173,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], object], list[bytes]]] = {
     "wire": (lambda data: wire.unpack(frames_of(data), LIMITS), packets()),
     "control": (read_record, records()),
     "place": (lambda data: shared_memory.Incoming().get("sender", data), [b"OWNPLACE" + bytes(40)]),
+    "state": (a_state, [b'{"a": [0]}\nfloat32 2 3', *state_outlines()]),
     "sum-header": (sum_header, [bytes(200), np.ones(60, np.float32).tobytes()]),
     "store": (in_store, [b"0" * 32 + b" " + b"1" * 32, b"1 2 3 4 ", b"/1/0", b"ffff/1/1"]),
     "between-ranks": (

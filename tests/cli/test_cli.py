@@ -164,6 +164,9 @@ def test_help_teaches(capfd, arguments):
         ("train --task svmlight -t path=/dev/null", ["there is no file /dev/null"]),
         ("train --out /", ["--out was given /", "root"]),
         ("train --fleet \x1b[31m", [r"unknown fleet '\x1b[31m'"]),
+        (f"train --resume {'n' * 300}", ["'nnn", "File name too long"]),
+        (f"train --config {'n' * 300}", ["File name too long"]),
+        ("train --algorithm ..a:B", ["algorithm '..a:B' cannot be imported"]),
         ("train --lr fast", ["fast", "--help"]),
         ("train --fast", ["--fast", "--help"]),
         ("trian", ["trian", "--help"]),
@@ -243,6 +246,7 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
     while not (events.exists() and events.stat().st_size > 50_000):
         assert time.monotonic() < deadline
         assert process.poll() is None
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
     assert process.returncode == 130

@@ -159,3 +159,12 @@ def test_another_fleet_goes_on_where_the_first_was(fleet, tmp_path):
     assert resumption.samples > 0
     assert len(Config.load(tmp_path / "r").fleet.workers) == fleet.count(",") + 1
     torch.testing.assert_close(summary["loss"], 0.0, atol=5.0, rtol=0)
+
+
+def test_so_do_events_that_have_a_bound(tmp_path):
+    config = Config(
+        algorithm="async", task=BLOBS, fleet=FLEET, samples=8000, checkpoint_every=1000, batch_size=8, timing_only=True,
+        events_limit_mb=1,
+    )  # fmt: skip
+    assert_goes_on_as_if_nothing_had_been(config, tmp_path)
+    assert len(list((tmp_path / "killed").glob("events*"))) > 1

@@ -11,12 +11,14 @@ from tests.process.started import FOR_LONG, PATIENCE_S, check_folder, torchrun_t
 
 from ownpace.core.contract.event_file import read_events
 from ownpace.core.contract.events import End
+from ownpace.run.standing import standing_of
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 
 def test_torchrun_writes_one_folder(start, tmp_path):
-    run = start(torchrun_train("--algorithm", "async", "--samples", "2000", "--log-files"))
+    often = ("--checkpoint-every", "600")
+    run = start(torchrun_train("--algorithm", "async", "--samples", "2000", "--log-files", *often))
     assert run.ends() == 0, run.stderr
     end = check_folder(run.out)
     assert end.sums.samples >= 2000
@@ -26,11 +28,14 @@ def test_torchrun_writes_one_folder(start, tmp_path):
     logs = {path.name: path.read_text() for path in (run.out / "logs").iterdir()}
     assert sorted(logs) == ["rank-0.log", "rank-1.log", "server-0.log"]
     assert all(" starts" in text for text in logs.values())
+    # All ranks came to the same borders, though one of them writes.
+    found = [(each.samples // 600, each.problem) for each in standing_of(run.out).checkpoints]
+    assert found == [(3, None), (2, None)]
 
 
 @pytest.mark.parametrize("victim", [pytest.param("rank 0", marks=pytest.mark.slow), "rank 1", "server-0"])
 def test_no_process_outlives_a_torchrun_that_lost_one(start, victim):
-    run = start(torchrun_train("--algorithm", "async", *FOR_LONG))
+    run = start(torchrun_train("--algorithm", "async", "--on-failure", "stop", *FOR_LONG))
     run.until_training()
     os.kill(run.helper() if victim == "server-0" else run.ranks()[int(victim[-1])], signal.SIGKILL)
     assert run.ends() != 0
@@ -49,3 +54,5 @@ def test_ctrl_c_ends_torchrun_in_order(start):
     (error,) = set(run.errors)
     assert "interrupted at sample" in error
     check_folder(run.out, error)
+    newest = standing_of(run.out).checkpoints[0].samples
+    assert run.hint == f"ownpace: go on from sample {newest:,} with: ownpace train --resume out"

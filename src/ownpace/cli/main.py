@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -25,6 +26,8 @@ ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 MOST_CHARACTERS = 2000
 """Of an error."""
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
+"""What says that a path was given which none can be; other errors of the system are explained where they happen."""
 app = typer.Typer(
     # Help and errors are laid out by us, and tracebacks of bugs are Python's own.
     add_completion=False,
@@ -82,6 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if not is_out_of_memory(error):
             raise
         _fail("there is not enough memory; use a smaller task, model or batch, or fewer workers", InputError.exit_code)
+    except OSError as error:
+        if error.errno not in _NO_PATH:
+            raise
+        _fail(f"{shown(error.filename)} cannot be used: {error.strerror}; give another", InputError.exit_code)
     if code == Interrupted.exit_code:  # before anything was begun
         _fail("interrupted", code)
     sys.exit(code if isinstance(code, int) else 0)

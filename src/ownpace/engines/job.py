@@ -26,7 +26,10 @@ MOST_SECONDS = 1e12
 """Of a run in virtual time, too: far beyond, a clock that counts seconds cannot tell steps apart."""
 OnFailure = Literal["continue", "restart", "stop"]
 OnCheckpoint = Callable[[PlainState], None]
-"""Gets the state of a run between two of its generations, when nothing is in flight."""
+"""Gets the state of a run between two of its generations, when nothing is in flight.
+
+It is called where events are emitted, returns at once on processes, and keeps the state, which must not change then.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ MEAN_ABS_NORMAL = math.sqrt(2 / math.pi)
 """E|N(0,1)|: a micro-batch takes 1 + jitter times this as long on average."""
 
 MOST_WORKERS = 1_000_000
+MOST_SLOWDOWNS = 1000
+"""Of one machine: whenever it computes, they are gone through."""
 SLOWEST, FASTEST = 1e-6, 1e9
 """Of paces, in samples per second: beyond, a step is smaller than what a clock of seconds can tell apart."""
 WIDEST = 1e6
@@ -72,6 +74,10 @@ class Machine:
                 "a pace; give it one, or leave those out"
             )
         _check_name(self.name)
+        if len(self.slowdown) > MOST_SLOWDOWNS:
+            raise InputError(
+                f"machine '{self.name}' has {len(self.slowdown):,} slow-downs; it may have {MOST_SLOWDOWNS:,}, at most"
+            )
         spans = sorted(self.slowdown, key=lambda slow: slow.from_s)
         for earlier, later in pairwise(spans):
             if later.from_s < earlier.until_s:
@@ -144,7 +150,8 @@ class PlannedFault:
     def server(self) -> int | None:
         """The server's index, if it happens to one."""
         role, _, index = self.worker.rpartition("-")
-        return int(index) if role == "server" and index.isdecimal() else None
+        # Nine digits: Python refuses to read thousands of them, and no fleet has so many servers.
+        return int(index) if role == "server" and index.isdecimal() and len(index) < 10 else None
 
 
 @dataclass(frozen=True)

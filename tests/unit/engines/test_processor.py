@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ownpace.engines.processor import Processor
@@ -37,3 +39,20 @@ def test_a_machine_does_one_thing_at_a_time():
     machine = processor()
     assert machine.compute(0, 10) == (0, 1)
     assert machine.compute(0, 10) == (1, 2)
+
+
+def test_a_machine_goes_on_with_the_same_jitter():
+    one, other = processor(jitter=0.5), processor(jitter=0.5)
+    for _ in range(70):  # more than one block of random numbers
+        one.compute(0, 1)
+    other.go_on(json.loads(json.dumps(one.state())))
+    assert [one.compute(0, 1) for _ in range(70)] == [other.compute(0, 1) for _ in range(70)]
+
+
+def test_what_is_abandoned_holds_nothing_up():
+    one = processor(io_s_per_sample=1.0)
+    one.load(0, 100)
+    one.compute(0, 100)
+    one.abandon(3.0)
+    assert one.load(3.0, 1)[0] == 3.0
+    assert one.compute(3.0, 1)[0] == 3.0

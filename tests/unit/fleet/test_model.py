@@ -9,12 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import InputError
-from ownpace.fleet import Fleet, Machine, Slowdown, fleet_from
+from ownpace.fleet import Fleet, Machine, PlannedFault, Slowdown, fleet_from
 
 
 def test_overlapping_slowdowns_are_refused():
     slow = (Slowdown(from_s=0, until_s=2, factor=2), Slowdown(from_s=1, until_s=3, factor=2))
     with pytest.raises(InputError, match="overlap at 1 s"):
+        Machine(samples_per_s=1, slowdown=slow)
+
+
+def test_a_machine_has_a_thousand_slowdowns_at_most():
+    slow = tuple(Slowdown(from_s=start, until_s=start + 1, factor=2) for start in range(1001))
+    with pytest.raises(InputError, match="has 1,001 slow-downs; it may have 1,000, at most"):
         Machine(samples_per_s=1, slowdown=slow)
 
 
@@ -46,3 +52,31 @@ def test_mean_rate_is_the_integral_of_the_rate(lengths, until):
     points = [(k + 0.5) * until / pieces for k in range(pieces)]
     rates = [next((1 / s.factor for s in slow if s.from_s <= t < s.until_s), 1.0) for t in points]
     assert worker.mean_rate(until) == pytest.approx(sum(rates) / pieces, rel=5e-3)
+
+
+def test_a_machine_that_is_away_is_not_in_the_limit():
+    machines = (Machine(samples_per_s=100, count=2),)
+    faults = (
+        PlannedFault(worker="worker-0", at_s=2),
+        PlannedFault(worker="worker-1", at_s=4, kind="cut", back_at_s=9),
+        PlannedFault(worker="server-0", at_s=1),
+    )
+    fleet = Fleet(machine=machines, fault=faults)
+    assert fleet.limit_samples_per_s(10) == pytest.approx(100 * 0.2 + 100 * 0.5)
+    assert fleet.limit_samples_per_s(2) == pytest.approx(200)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"worker": "server-1"}, "the fleet's last server is server-0"),
+        ({"worker": "server-0", "kind": "cut"}, "servers can only be killed"),
+        ({"worker": "worker-7"}, "'worker-7', which is not in the fleet"),
+        ({"worker": "server-x"}, "'server-x', which is not in the fleet"),
+        ({"worker": "worker-0", "kind": "slow"}, "allowed: kill, pause, cut"),
+        ({"worker": "worker-0", "back_at_s": 1.0}, "back_at_s must be later"),
+    ],
+)
+def test_faults_that_cannot_be_are_refused(fault, message):
+    with pytest.raises(InputError, match=message):
+        Fleet(machine=(Machine(samples_per_s=100),), fault=(PlannedFault(at_s=1.0, **fault),))

@@ -144,6 +144,7 @@ def test_absurd_shorthands_are_one_short_line(text, message):
         ("[[machine]]\nsamples_per_s = 1\njitter = 1e300\n", "jitter is 1e+300; it must be at most"),
         ("[[machine]]\nsamples_per_s = 1\n[[machine.slowdown]]\nfrom_s=0\nuntil_s=1\nfactor=1e9\n", "factor is 1"),
         ("[[machine]]\n[network]\nbandwidth_bytes_per_s = 1e-300\n", "it must be at least 1"),
+        ("[[machine]]\n[[fault]]\nat_s = 1\nworker = 'server-" + "9" * 5000 + "'\n", "which is not in the fleet"),
         ("#" * (17 << 20), "is larger than"),
     ],
 )

@@ -49,7 +49,7 @@ def test_a_cut_off_event_file_is_named(tmp_path):
         *(b'{"kind":"end","t":1,"reason":"","sums":5}', b'{"kind":"end","t":1,"reason":"","sums":{"workers":{"a":5}}}'),
         b'{"kind":"fault","t":1' + b"0" * 400 + b',"who":"a","what":"b"}',
     ],
-    ids=lambda line: line[:12],
+    ids=lambda line: repr(line[:24]),
 )
 def test_whatever_is_not_an_event_is_bad_input(tmp_path, line):
     (tmp_path / "events.jsonl").write_bytes(line + b"\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +102,43 @@ def test_shares_that_are_assigned_side_by_side_cover_everything_once(size, num_w
     if all(sizes):  # a share of nothing is given one sample, which is another worker's, too
         assert [len(share) for share in drawn] == sizes
         assert sum(sizes) == size
+
+
+@given(
+    draws=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=1, max_size=20),
+    shares=st.tuples(*[st.floats(0, 1)] * 3),
+    more=st.integers(1, 40),
+)
+def test_what_was_drawn_and_not_used_is_dealt_first_and_nothing_twice(draws, shares, more):
+    queue = Queue(10, 3)
+    drawn: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for rank, samples in draws:
+        drawn[rank] += queue.draw(rank, samples).tolist()
+    used = [int(share * len(drawn[rank])) for rank, share in enumerate(shares)]
+    left = queue.left(used)
+    following = Queue(10, 3, left=left)
+    given_back = sum(len(drawn[rank]) - used[rank] for rank in drawn)
+    again = following.draw(0, given_back + more).tolist()
+    learnt = [index for rank in drawn for index in drawn[rank][: used[rank]]]
+    total = len(learnt) + given_back + more
+    assert sorted(learnt + again) == sorted(Queue(10, 3).draw(0, total).tolist())
+    # And so on: what is left of that is as exact.
+    rest = Queue(10, 3, left=following.left([given_back])).draw(0, more).tolist()
+    assert rest == again[given_back:]
+
+
+@pytest.mark.parametrize("kind", ["iid", "shards"])
+def test_a_worker_goes_on_where_it_was(kind):
+    first, second = (make_sampler(kind, 40, 2, seed=1) for _ in range(2))
+    if kind == "shards":
+        first.assign(1, 0.25, 0.5)
+    first.draw(1, 7)
+    second.go_on(1, first.position(1))
+    assert torch.equal(first.draw(1, 9), second.draw(1, 9))
+
+
+def test_shares_among_another_number_of_workers_begin_anew():
+    two, three = make_sampler("shards", 40, 2, seed=1), make_sampler("shards", 40, 3, seed=1)
+    two.draw(1, 7)
+    three.go_on(1, two.position(1))
+    assert torch.equal(three.draw(1, 9), make_sampler("shards", 40, 3, seed=1).draw(1, 9))

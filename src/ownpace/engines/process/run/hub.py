@@ -88,6 +88,7 @@ class Hub:
         self._checks = HubChecks(roster, len(config.layers), num_buffers)
         self._zero_s: float | None = None
         self._told_to_stop = False
+        self._stopped = -1
         self._last_checkpoint_until_s: float | None = None
         self._refused = False
         self._has_finished = False
@@ -146,6 +147,7 @@ class Hub:
         self.restarts.look()
         self._look_for_silence()
         self._look_for_checkpoint()
+        self._look_for_stop()
         trouble = None if self._elastic is None else self._elastic.look()
         if trouble is not None:
             self.complaints.add(trouble)
@@ -368,9 +370,15 @@ class Hub:
         """Ask all nodes to end, as if the budget were spent. With a checkpoint first, it is called until they do."""
         if not self._told_to_stop and self.has_started and not (with_checkpoint and self._last_checkpoint_comes()):
             self._told_to_stop = True
-            # Between two generations nobody listens for it: those who begin the next one are told then.
-            if self._elastic is None or self._elastic.phase == "running":
+            if self._elastic is None:
                 self._tell(Stop())
+
+    def _look_for_stop(self) -> None:
+        """Say that the run ends, once in each generation that begins: between two of them nobody listens for it."""
+        elastic = self._elastic
+        if elastic is not None and self._told_to_stop and elastic.phase == "running" and self._stopped < elastic.number:
+            self._stopped = elastic.number
+            self._tell(Stop())
 
     def _last_checkpoint_comes(self) -> bool:
         """Ask for a last checkpoint, once; returns whether it is worth waiting for."""

@@ -47,7 +47,7 @@ class NodeCounts:
         return Standing(generation, is_new, self.version, self.samples, self.ahead, list(self.used), checksums)
 
 
-class Member(Protocol):
+class NodeLife(Protocol):
     """A node's process, over all generations."""
 
     @property
@@ -67,7 +67,7 @@ class Member(Protocol):
         """End with the run, or with the generation; returns the records that sum up the run, as lines."""
 
 
-def live(member: Member) -> list[str]:
+def live(member: NodeLife) -> list[str]:
     """Take part from the first generation to the last.
 
     Returns:

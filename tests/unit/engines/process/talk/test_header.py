@@ -162,3 +162,14 @@ def test_a_loss_that_is_infinite_both_ways_is_no_number():
     written = [header.write(gradient(1, 0.5, 2), False, 0.0, ()) for header in headers]
     written[0][headers[0].loss_at], written[1][headers[1].loss_at] = math.inf, -math.inf
     assert math.isnan(headers[0].read(summed(written), {}).loss)
+
+
+@pytest.mark.parametrize("count", [math.nan, math.inf, -math.inf])
+def test_a_count_that_is_no_number_is_refused(count):
+    header = SumHeader(0, 1, 1, 0)
+    written = header.write(gradient(1, 0.5, 2), False, 0.0, ())
+    for place in range(len(written)):
+        if written[place] == 2:  # the version
+            written[place] = count
+    with pytest.raises(WireError, match=f"a sum came with {count} as a count: no member wrote that"):
+        header.read(written, {})
