@@ -299,7 +299,8 @@ class Hub:
                 # Not before: some worker may still need its servers.
                 self._tell(Release(), [node.name for node in (*self._roster.servers, *self._roster.communicators)])
         elif self._elastic.worker_ended(name):
-            if self._told_to_stop or self._config.is_spent(samples, self._now()):
+            is_over = self._told_to_stop or self._config.is_spent(samples, self._now())
+            if is_over or not self._elastic.is_border(samples):
                 self._elastic.release()
             else:
                 self._elastic.next()
