@@ -138,6 +138,8 @@ def does_nothing_when_dead(run: Evidence) -> Complaints:
         if isinstance(event, Generation):
             # Where a server is gone, none begins before it has been started again.
             dead = {name: at for name, at in dead.items() if not name.startswith("server-")}
+            if run.earlier:  # resumed by somebody who has started machines again
+                dead = {name: at for name, at in dead.items() if name not in (event.members or ())}
         if isinstance(event, Fault) and event.what in ("kill", "back"):
             if event.what == "kill":
                 dead[event.who] = event.t
