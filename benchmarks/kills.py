@@ -1,21 +1,25 @@
 """Workers are killed while they train: how long the others pause, what is lost, when a new one takes part.
 
-    unshare -n sh -c 'ip link set lo up; python benchmarks/kills.py --torchft PYTHON --hivemind PYTHON [--kills 5]'
+    unshare -n sh -c 'ip link set lo up; python benchmarks/kills.py --torchft PYTHON --hivemind PYTHON [--kills 5] \
+        [--algorithms sync,pace,async]'
 
 PYTHON is an interpreter of an environment with torch and that system; without one, it is left out. Three workers, each
 batch at least 10 ms, one of them killed with SIGKILL and started again, in turns. In a network namespace, since torchft
-listens on all addresses. Times are from the kill to the first batch that is in an update.
+listens on all addresses. Times are from the kill to the first batch that is in an update; ours are between the last
+update before and the first one after, and what is lost is what the books say.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +29,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from peers.work import BATCH_S, WORKERS
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.event_file import read_events
+from ownpace.core.contract.events import Event, Generation, Update
+from peers.work import BATCH, BATCH_S, WORKERS
 from table import print_table
 
 PEERS = Path(__file__).parent / "peers"
@@ -52,18 +59,101 @@ def main() -> None:
     parser.add_argument("--torchft", type=Path, help="an interpreter that has torchft")
     parser.add_argument("--hivemind", type=Path, help="an interpreter that has hivemind")
     parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--algorithms", default="sync,pace,async", help="of ownpace")
     options = parser.parse_args()
     systems = {"torchft": torchft, "hivemind": hivemind}
-    rows = []
+    every: dict[str, list[Found]] = {}
+    for algorithm in filter(None, options.algorithms.split(",")):
+        every[f"ownpace, {algorithm}"] = ours(algorithm, options.kills)
     for name, system in systems.items():
         python = getattr(options, name)
-        if python is None:
-            continue
-        found = measure(python, system, options.kills)
+        if python is not None:
+            every[name] = measure(python, system, options.kills)
+    rows = []
+    for name, found in every.items():
         for what in ("pause_s", "usual_s", "lost_batches", "back_s"):
             values = [getattr(each, what) for each in found]
             rows.append((name, what, f"{statistics.median(values):.2f}", " ".join(f"{value:.2f}" for value in values)))
     print_table(("system", "what", "median", "each kill"), rows)
+
+
+def ours(algorithm: str, kills: int) -> list[Found]:
+    """Kill workers of `ownpace train`, which starts them again."""
+    choice = random.Random(0)
+    fleet = ",".join([f"{BATCH / BATCH_S / 1000:g}"] * WORKERS)
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name) / "run"
+        command = [sys.executable, "-m", "ownpace", "train", "--algorithm", algorithm, "--engine", "process"]
+        command += [
+            "--task",
+            "ownpace.testing.blobs:Blobs",
+            "--fleet",
+            fleet,
+            "--log-files",
+        ]
+        command += [
+            "--on-failure",
+            "restart",
+            "--checkpoint-every",
+            "0",
+            "--epochs",
+            "1000000",
+            "--eval-every",
+            "1000000",
+        ]
+        run = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL, start_new_session=True)
+        try:
+            for number in range(1, kills + 1):
+                await_events(out, lambda found, number=number: _is_whole(found, number - 1))
+                time.sleep(3 + choice.uniform(0, 50 * BATCH_S))
+                worker = process_of(out / "logs" / f"worker-{choice.randrange(WORKERS)}.log")
+                os.kill(worker, signal.SIGKILL)
+            await_events(out, lambda found: _is_whole(found, kills))
+            time.sleep(3)
+            run.send_signal(signal.SIGINT)
+            run.wait()
+        finally:
+            kill(run)
+        return _judge_ours(list(read_events(out / "events.jsonl")))
+
+
+def _is_whole(found: list[Event], kills: int) -> bool:
+    """Whether the run trains with all its workers, after so many kills."""
+    borders = [event for event in found if isinstance(event, Generation)]
+    has_updates = any(isinstance(event, Update) for event in found)
+    return has_updates and sum(event.why == "join" for event in borders) == kills
+
+
+def _judge_ours(found: list[Event]) -> list[Found]:
+    times = [event.t for event in found if isinstance(event, Update)]
+    usual = statistics.median(later - earlier for earlier, later in pairwise(times))
+    judged = []
+    for death in (event for event in found if isinstance(event, Generation) and event.why == "death"):
+        before = max(time for time in times if time < death.t)
+        after = min(time for time in times if time > death.t)
+        judged.append(Found(after - before, usual, death.lost, 0.0))
+    return judged
+
+
+def await_events(out: Path, is_there: Callable[[list[Event]], bool]) -> None:
+    """Wait until a run has recorded something."""
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        # Not there yet, or its last line is not whole yet.
+        with contextlib.suppress(OSError, InputError):
+            if is_there(list(read_events(out / "events.jsonl"))):
+                return
+        time.sleep(0.3)
+    raise TimeoutError("the run did not come so far within 180 s")
+
+
+def process_of(log: Path) -> int:
+    """The process that writes a file."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if link.readlink() == log.resolve():
+                return int(link.parts[2])
+    raise ProcessLookupError(f"no process writes {log}")
 
 
 @contextmanager
@@ -129,7 +219,8 @@ def measure(python: Path, system: Callable[[Path], Any], kills: int) -> list[Fou
 
 def kill(process: subprocess.Popen[str]) -> None:
     """End it, and what it has started, at once."""
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
