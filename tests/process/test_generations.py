@@ -162,7 +162,7 @@ def test_a_resumed_run_is_the_same_run_bit_for_bit(name):
     settings: dict[str, Any] = {"task": Digits(), "optimizer": optimizer, "sampling": "iid", "samples": 1500}
     script = Scripted(name, checkpoint_every=500, **settings)
     whole = script.run()
-    assert len(script.states) >= 2
+    assert len(script.states) >= 2, whole
 
     resumed = Scripted(name)
     resumed.job = replace(script.job, resume_from=script.states[0], on_checkpoint=resumed.states.append)

@@ -241,6 +241,14 @@ def test_only_time_is_simulated_the_same_way():
         assert ends[0] == ends[1]
 
 
+def test_a_server_that_dies_between_two_generations_loses_what_it_had_learnt():
+    """All workers have ended, so that one of them can join, and the server dies before the next generation begins."""
+    back = PlannedFault(worker="worker-0", at_s=0.0, back_at_s=0.2421875)
+    outcome, events, states = run("grouping", fleet(back, PlannedFault(worker="server-0", at_s=0.25)), samples=600)
+    assert_sound("grouping", outcome, events, states)
+    assert borders(events)[-1].lost > 0
+
+
 @settings(max_examples=20)
 @given(data=st.data())
 def test_whatever_happens_every_sample_counts_once(data):

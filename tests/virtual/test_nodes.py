@@ -34,7 +34,7 @@ class OneShard(Algorithm):
             me.place((await me.receive(server)).parameters)
             assert me.parameters.version == 0  # the oldest of its shards
             assert (await me.gradient()).versions == (version, 0)
-            assert (await me.gradient(at=me.parameters)).versions == (0, 0)
+            assert (await me.gradient(at=me.parameters)).versions == (version, 0)  # where it is, each shard
         me.send(other, (await me.gradient()).part(other.shard))
         me.place((await me.receive(other)).parameters)
         assert me.parameters.version == 1

@@ -195,6 +195,9 @@ class VirtualRun:
         if members != self._generation.members:
             let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(members)))
             members = list(faults.alive)  # others may have come or gone meanwhile
+            if faults.servers_back_s:  # what a server had learnt since its latest snapshot is gone
+                self._break_off()
+                return
         is_due = self._monitor.totals.samples >= simulation.budget
         came = set(members).difference(self._generation.members)
         left = set(self._generation.members).difference(members)

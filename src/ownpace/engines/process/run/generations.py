@@ -92,6 +92,8 @@ class Generations:
         self._collector = collector
         self._border = _Border()
         self._ended: set[str] = set()
+        self._is_asked_for_border = False
+        self._mark = config.terms.budget_after(0)
         self._fresh: set[str] = set()
         self._joining: dict[str, bool] = {}
         self._lost_since_s = math.inf
@@ -180,7 +182,12 @@ class Generations:
     def ask_for_border(self) -> None:
         """Ask all to end this generation in good order."""
         if self.phase == "running":
+            self._is_asked_for_border = True
             self._tell(Stop(is_border=True), sorted(self.members))
+
+    def is_border(self, samples: int) -> bool:
+        """Whether workers that have ended after so many samples came to a border: if not, the algorithm is through."""
+        return self._is_asked_for_border or samples >= self._mark
 
     def worker_ended(self, name: str) -> bool:
         """A worker has ended; returns whether all have."""
@@ -206,6 +213,7 @@ class Generations:
         self._standing_since_s = time.monotonic()
         self._border = _Border()
         self._ended = set()
+        self._is_asked_for_border = False
         for name in [name for name, is_ready in self._joining.items() if is_ready]:
             del self._joining[name]
             self.members.add(name)
@@ -245,7 +253,7 @@ class Generations:
             version, samples = counted[0].version, counted[0].samples
         self._in_vain = 0 if version > self._last_version else self._in_vain
         self._last_version = version
-        budget = self._config.terms.budget_after(samples)
+        budget = self._mark = self._config.terms.budget_after(samples)
         self._border.plan = plan = Plan(
             self.number, workers, None if budget == math.inf else budget, giver, receivers, sorted(self._fresh), used,
             samples, version, wants_state=self.wants_state and self.why in ("join", "checkpoint"),

@@ -23,17 +23,16 @@ from ownpace.core.contract.errors import (
     SharedMemoryError,
     WireError,
 )
-from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import Ledger
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.generations import Generations
 from ownpace.engines.process.run.hub_checks import HubChecks
 from ownpace.engines.process.run.journal import HubConfig, Journal
-from ownpace.engines.process.run.rendezvous import silence_s
 from ownpace.engines.process.run.restarts import Restarts
 from ownpace.engines.process.run.roll import differences, do_not_fit
-from ownpace.engines.process.run.run_state import StateCollector
+from ownpace.engines.process.run.run_state import StateCollector, states_to_give
+from ownpace.engines.process.run.silence import SilenceWatch
 from ownpace.engines.process.talk.control import (
     Checksums,
     ClockAnswer,
@@ -67,8 +66,6 @@ _LAST_CHECKPOINT_S = 6.0
 """How long an interrupted run may take to come to a border for its last checkpoint."""
 _CHECKPOINT_EVERY_S = 60.0
 """How often a checkpoint is made where no number of samples is given."""
-_EXPLAIN_S = 0.5
-"""How long after a connection has ended the death of its process may be found, or the connection be made anew."""
 log = logging.getLogger(__name__)
 
 
@@ -93,7 +90,7 @@ class Hub:
         self._refused = False
         self._has_finished = False
         self.restarts = Restarts()
-        self._suspects: dict[str, float] = {}
+        self._silence = SilenceWatch(mailbox)
         self._collector = StateCollector()
         self._had: dict[str, int] = {}
         self._lost_updates = 0
@@ -155,7 +152,7 @@ class Hub:
     def lose(self, error: OwnpaceError) -> None:
         """A node is gone: go on without it, or end."""
         name, elastic = error.blame, self._elastic
-        self._suspects.pop(name, None)
+        self._silence.forget(name)
         if elastic is None or not elastic.goes_on_without(name):
             self.complaints.add(error)
             return
@@ -189,40 +186,21 @@ class Hub:
             elastic.ask_for_border()
 
     def _look_for_silence(self) -> None:
-        """Find the nodes that do not answer. The system knows of processes that ended here, and may say so first."""
-        if self._elastic is None or not self.has_started:
-            return
-        now = time.monotonic()
-        for name in self.mailbox.lost():
-            self._suspects.setdefault(name, now)
-        for name, since_s in list(self._suspects.items()):
-            if self.mailbox.is_up(name):
-                del self._suspects[name]
-            elif now > since_s + _EXPLAIN_S:
-                gone = PeerLost(f"{name} is gone: it did not answer for {silence_s():g} s, or its connection ended")
-                gone.blame = name
+        if self._elastic is not None and self.has_started:
+            for gone in self._silence.found():
                 self.lose(gone)
 
     def _give_states(self, plan: Plan | None, roster: Roster) -> None:
         """Give what this hub alone has: a checkpoint to all, a snapshot to a server that was started again."""
+        config = self._config.elasticity
         assert plan is not None
-        assert self._config.elasticity is not None
-        resumed = self._config.elasticity.resumed
-        most = self._config.elasticity.terms.layout.size
-        for name in plan.receivers:
-            node = roster.by_name[name]
-            state: PlainState | None = None
-            if plan.giver == HUB:
-                assert resumed is not None
-                state = resumed.of_server(node.shard) if node.role == "server" else resumed.of_worker(name)
-            elif node.role == "server":
-                state = self._collector.of(name)
-                assert state is not None
+        assert config is not None
+        for name, state in states_to_give(plan, roster, config.resumed, self._collector):
+            if plan.giver != HUB:
                 self._lost_updates = max(0, self._had.get(name, 0) - plan.version)
                 log.warning("%s goes on from a moment before: %s updates are lost", name, self._lost_updates)
-            if state is not None:
-                for packet in packets(state, plan.generation, most):
-                    self.mailbox.send(name, packet)
+            for packet in packets(state, plan.generation, config.terms.layout.size):
+                self.mailbox.send(name, packet)
 
     def _begin_generation(self, plan: Plan | None, roster: Roster) -> None:
         """All are prepared: nothing is in flight, and every node has what is planned."""
@@ -306,7 +284,7 @@ class Hub:
         """A worker has been started, or has come back: it joins at the next border."""
         assert self._elastic is not None
         self.mailbox.drop(name)  # the line to the process that had this name before
-        self._suspects.pop(name, None)
+        self._silence.forget(name)
         known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint
         found = differences([known or {}, fingerprint])
         if found:
@@ -321,7 +299,8 @@ class Hub:
                 # Not before: some worker may still need its servers.
                 self._tell(Release(), [node.name for node in (*self._roster.servers, *self._roster.communicators)])
         elif self._elastic.worker_ended(name):
-            if self._told_to_stop or self._config.is_spent(samples, self._now()):
+            is_over = self._told_to_stop or self._config.is_spent(samples, self._now())
+            if is_over or not self._elastic.is_border(samples):
                 self._elastic.release()
             else:
                 self._elastic.next()

@@ -5,7 +5,7 @@ It has the same names as that of a run in virtual time, as far as there is the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,8 +14,9 @@ from torch import Tensor
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.optimizer import State
 from ownpace.core.learning.plain_state import PlainState
+from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.talk.regrouping import StateOutline, StateTensor
+from ownpace.engines.process.talk.regrouping import Plan, StateOutline, StateTensor
 from ownpace.engines.process.talk.states import StateAssembly
 from ownpace.engines.roster import Roster
 
@@ -172,3 +173,18 @@ class ResumedState:
             "counts": {**self._counts, "used": []},
             "totals": self._state["books"]["totals"],
         }
+
+
+def states_to_give(
+    plan: Plan, roster: Roster, resumed: ResumedState | None, collector: StateCollector
+) -> Iterator[tuple[str, PlainState]]:
+    """What the hub gives to whom: a checkpoint to all, or a snapshot to a server that was started again."""
+    for name in plan.receivers:
+        node = roster.by_name[name]
+        if plan.giver == HUB:
+            assert resumed is not None
+            yield name, resumed.of_server(node.shard) if node.role == "server" else resumed.of_worker(name)
+        elif node.role == "server":
+            snapshot = collector.of(name)
+            assert snapshot is not None, "a server without a snapshot is not waited for"
+            yield name, snapshot

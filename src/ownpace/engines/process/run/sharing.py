@@ -12,7 +12,7 @@ from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.node.user_parameters import UserParameters
-from ownpace.engines.process.run.worker_life import share_parameters
+from ownpace.engines.process.run.worker_parts import share_parameters
 from ownpace.engines.process.talk.control import PullState, StatePart
 from ownpace.engines.process.talk.store import KeyValues
 from ownpace.engines.process.talk.wire import Packet

@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ownpace.core.contract.values import Parameters
 from ownpace.core.learning.claims import ENDLESS, Places, left_of
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, State
@@ -38,6 +37,7 @@ from ownpace.engines.process.run.life import (
     say_farewell,
 )
 from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.run.worker_parts import NoSamples, at_home, share_parameters
 from ownpace.engines.process.talk.control import Ended, Prepared
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import Plan
@@ -89,7 +89,7 @@ class WorkerLife:
     def begin(self) -> None:
         node = self.node
         if self._introduce():
-            node.source = TaskGradients(node, self._computer, _NoSamples(), self._processor)
+            node.source = TaskGradients(node, self._computer, NoSamples(), self._processor)
             self._warm_up()
             self._await_regrouping()
         counters = self._open_counters(node)
@@ -330,43 +330,3 @@ class WorkerLife:
         if tally is not None:
             work = self.node.context.reporter.work
             work.samples, work.compute_s, work.load_s = int(tally[0]), tally[1], tally[2]
-
-
-class _NoSamples:
-    """The samples of a worker that does not take part yet: there are none to draw."""
-
-    def draw(self, rank: int, samples: int) -> Tensor:
-        raise AssertionError("a worker draws samples only in a generation")
-
-    def assign(self, rank: int, start: float, stop: float) -> None:
-        pass
-
-    def left(self, used: Sequence[int]) -> list[Places]:
-        return []
-
-    def position(self, rank: int) -> PlainState:
-        return {}
-
-    def go_on(self, rank: int, position: PlainState) -> None:
-        pass
-
-
-def at_home(state: State, device: torch.device) -> State:
-    """An optimizer's state where the parameters are."""
-    # As torch does it: a count of steps stays on the CPU, what belongs to the numbers of a parameter goes with them.
-    return [
-        {key: value.to(device) if isinstance(value, Tensor) and value.dim() else value for key, value in entry.items()}
-        for entry in state
-    ]
-
-
-def share_parameters(worker: ProcessWorker) -> None:
-    """Begin with the parameters of rank 0, on all workers and servers."""
-    values = worker.learner.held.values
-    # Workers before servers: a server that has its parameters says that it is prepared, and the last one starts time.
-    collectives = worker.sums.of(worker.workers)
-    worker.sums.wait(collectives.channels.broadcast(values, 0), "workers")
-    if worker.rank == 0:
-        for server in worker.servers:
-            shard = server.shard
-            worker.send(server, Parameters(values[shard.start : shard.stop].clone(), 0, shard))

@@ -108,7 +108,7 @@ def test_tensors_are_copied_once() -> None:
     net, values, optimizer = make("AdamW")
     give_gradients(net, 0)
     optimizer.step()
-    with torch.profiler.profile() as profile, no_trace([optimizer], values):
+    with torch.profiler.profile(acc_events=True) as profile, no_trace([optimizer], values):
         pass
     clones = sum(event.count for event in profile.key_averages() if event.key == "aten::clone")
     tensors = sum(isinstance(v, Tensor) for state in optimizer.state.values() for v in state.values())
