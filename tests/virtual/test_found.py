@@ -68,3 +68,14 @@ def test_a_run_is_resumed_on_a_machine_that_was_dead_by_then(name):
     end, events, _ = run(name, fleet(workers=1), samples=80, resume_from=states[0])
     assert end.sums.samples >= 80
     assert generations(events)[0].members == ["worker-0"]
+
+
+def test_a_link_that_was_cut_before_a_checkpoint_is_so_in_the_run_that_goes_on_from_it():
+    """A worker is cut off while it is being started again; the checkpoint is the border at which it joins."""
+    dies = PlannedFault(worker="worker-0", at_s=0.5, back_at_s=1.0)
+    machines = fleet(dies, PlannedFault(worker="worker-0", at_s=0.9, kind="cut"))
+    job: dict[str, Any] = {"samples": 60, "checkpoint_every": 14}
+    _, events, states = run("sync", machines, **job)
+    assert states[0]["why"] == "join"
+    _, again, _ = run("sync", machines, **job, resume_from=states[0])
+    assert again == events[-len(again) :]

@@ -69,6 +69,8 @@ class Faults:
             else:
                 self._at(fault.at_s, after_s, partial(self._kill, fault))
                 self._at(self._back_s(fault), after_s, partial(self._come_back, fault.worker))
+        for name in self._cut_until_s:  # a run that goes on from a checkpoint has its nodes already
+            self._hold_up(name)
 
     def begin(self, generation: VirtualGeneration) -> None:
         """From now on a death breaks this generation, and whoever comes back waits for its end."""
@@ -98,8 +100,8 @@ class Faults:
         # Until then nothing gets through; later the others have gone on without it, and it may only join.
         until_s = min(back_s, noticed_s)
         self._at(fault.at_s, after_s, partial(self._cut, fault.worker, until_s))
-        if 0 < fault.at_s <= after_s < until_s:
-            self._cut_until_s[fault.worker] = until_s
+        if 0 < after_s and fault.at_s <= after_s < until_s:
+            self._cut_until_s[fault.worker] = max(until_s, self._cut_until_s.get(fault.worker, 0.0))
         if back_s > noticed_s:
             self._at(noticed_s, after_s, partial(self._fall_silent, fault.worker))
             self._at(fault.back_at_s, after_s, partial(self._come_back, fault.worker))
