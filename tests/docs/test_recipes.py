@@ -87,6 +87,7 @@ def check_style(tree: Path, recipe: str) -> None:
             run(tree, "-m", "ruff", "format", "--no-cache", "--check", block.path)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # it starts a few processes of its own, each of which imports torch
 def test_an_algorithm_is_added_as_the_recipe_says(tmp_path):
     follow("Add an algorithm", tmp_path)

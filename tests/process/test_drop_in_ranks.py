@@ -46,6 +46,7 @@ def same_weights(ranks: Sequence[Any], name: str) -> Tensor:
     return torch.tensor(ranks[0][name]["weights"])
 
 
+@pytest.mark.slow
 def test_every_algorithm_trains_in_a_loop(start: Start, tmp_path: Path) -> None:
     """Every sample is handed out once an epoch, and all ranks end with the same model."""
     ranks = run("every_algorithm", start, tmp_path)
@@ -188,6 +189,7 @@ def test_a_break_ends_the_loop_for_all_and_the_next_loop_is_whole(start: Start, 
     assert [rank["held"]["steps"] for rank in ranks] == [2, 3]
 
 
+@pytest.mark.slow
 def test_servers_keep_the_model_of_two_asynchronous_ranks(start: Start, tmp_path: Path) -> None:
     ranks = run("async_loops", start, tmp_path)
     for name in ("two servers", "normed", "one batch left over", "watched"):

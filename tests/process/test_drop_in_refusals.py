@@ -14,6 +14,7 @@ import ownpace
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_ranks_that_differ_are_refused(start: Start, tmp_path: Path) -> None:
     ranks = run("refused_loops", start, tmp_path)
     parts = {

@@ -47,7 +47,6 @@ SIZES = {
 BY_MEASURED_GROUPS = {"grouping"}
 """Samples of an update are those of a group: any number of batches, as busy as the machine is."""
 
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 synchronous = [name for name, cls in ALGORITHMS.items() if cls().replicas_identical]
 with_servers = [name for name, cls in ALGORITHMS.items() if cls().has_servers]
 
@@ -95,7 +94,10 @@ def sequential(task, sizes, *, lr, momentum=0.0, seed=0, delay=0):
     return model.at.detach()
 
 
-@every_algorithm
+OFTEN = ("abs", "async", "balanced", "grouping", "layered", "local", "od", "pace", "sync")
+
+
+@pytest.mark.parametrize("name", mostly(ALGORITHMS, OFTEN))
 def test_the_books_of_a_run(name):
     """One run of each algorithm, looked at from all sides."""
     algorithm = make(name)

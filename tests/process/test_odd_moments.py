@@ -43,6 +43,7 @@ def fleet_of(algorithm: str, **parameters: Any) -> tuple[Any, nn.Module, torch.o
     return fleet, net, optimizer
 
 
+@pytest.mark.slow
 def test_servers_deal_what_is_left() -> None:
     fleet, net, optimizer = fleet_of("async")
     with fleet:

@@ -100,7 +100,7 @@ class Faults:
         # Until then nothing gets through; later the others have gone on without it, and it may only join.
         until_s = min(back_s, noticed_s)
         self._at(fault.at_s, after_s, partial(self._cut, fault.worker, until_s))
-        if 0 < after_s and fault.at_s <= after_s < until_s:
+        if after_s > 0 and fault.at_s <= after_s < until_s:
             self._cut_until_s[fault.worker] = max(until_s, self._cut_until_s.get(fault.worker, 0.0))
         if back_s > noticed_s:
             self._at(noticed_s, after_s, partial(self._fall_silent, fault.worker))

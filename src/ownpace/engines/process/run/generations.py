@@ -92,8 +92,7 @@ class Generations:
         self._collector = collector
         self._border = _Border()
         self._ended: set[str] = set()
-        self._is_asked_for_border = False
-        self._mark = config.terms.budget_after(0)
+        self._through: set[str] = set()
         self._fresh: set[str] = set()
         self._joining: dict[str, bool] = {}
         self._lost_since_s = math.inf
@@ -182,19 +181,21 @@ class Generations:
     def ask_for_border(self) -> None:
         """Ask all to end this generation in good order."""
         if self.phase == "running":
-            self._is_asked_for_border = True
             self._tell(Stop(is_border=True), sorted(self.members))
 
-    def is_border(self, samples: int) -> bool:
-        """Whether workers that have ended after so many samples came to a border: if not, the algorithm is through."""
-        return self._is_asked_for_border or samples >= self._mark
-
-    def worker_ended(self, name: str) -> bool:
+    def worker_ended(self, name: str, *, is_through: bool) -> bool:
         """A worker has ended; returns whether all have."""
         if self.phase != "running":
             return False
         self._ended.add(name)
+        if is_through:
+            self._through.add(name)
         return self._ended >= set(self._workers())
+
+    @property
+    def is_through(self) -> bool:
+        """Whether the algorithm has done all it wanted to: begun anew, it would do it again."""
+        return self._through >= set(self._workers())
 
     def release(self) -> None:
         """The run is over."""
@@ -213,7 +214,7 @@ class Generations:
         self._standing_since_s = time.monotonic()
         self._border = _Border()
         self._ended = set()
-        self._is_asked_for_border = False
+        self._through = set()
         for name in [name for name, is_ready in self._joining.items() if is_ready]:
             del self._joining[name]
             self.members.add(name)
@@ -253,7 +254,7 @@ class Generations:
             version, samples = counted[0].version, counted[0].samples
         self._in_vain = 0 if version > self._last_version else self._in_vain
         self._last_version = version
-        budget = self._mark = self._config.terms.budget_after(samples)
+        budget = self._config.terms.budget_after(samples)
         self._border.plan = plan = Plan(
             self.number, workers, None if budget == math.inf else budget, giver, receivers, sorted(self._fresh), used,
             samples, version, wants_state=self.wants_state and self.why in ("join", "checkpoint"),

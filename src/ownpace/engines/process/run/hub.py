@@ -262,10 +262,10 @@ class Hub:
                     self._tell(Start(self._zero_s))
             case Checksums(version, values):
                 self._check_replicas(partial(self.journal.replicas.take, name, version, values))
-            case Ended(checksums, samples):
+            case Ended(checksums):
                 node.has_ended = True
                 self._check_replicas(partial(self.journal.replicas.take_last, name, checksums))
-                self._end_generation(name, samples)
+                self._end_generation(name, control)
             case Finished():
                 node.has_finished = True
             case Lost(generation, message) if self._elastic is not None:
@@ -292,15 +292,15 @@ class Hub:
         elif not self._elastic.welcome(name):
             self._tell(Refuse(f"{name} comes too late: as many workers as may take part do already"), [name])
 
-    def _end_generation(self, name: str, samples: int) -> None:
+    def _end_generation(self, name: str, ended: Ended) -> None:
         """A worker has ended: with the last one, the generation has, and perhaps the run."""
         if self._elastic is None:
             if all(self.journal.nodes[worker.name].has_ended for worker in self._roster.workers):
                 # Not before: some worker may still need its servers.
                 self._tell(Release(), [node.name for node in (*self._roster.servers, *self._roster.communicators)])
-        elif self._elastic.worker_ended(name):
-            is_over = self._told_to_stop or self._config.is_spent(samples, self._now())
-            if is_over or not self._elastic.is_border(samples):
+        elif self._elastic.worker_ended(name, is_through=ended.is_through):
+            is_over = self._told_to_stop or self._config.is_spent(ended.samples, self._now())
+            if is_over or self._elastic.is_through:
                 self._elastic.release()
             else:
                 self._elastic.next()

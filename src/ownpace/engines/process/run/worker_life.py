@@ -177,7 +177,8 @@ class WorkerLife:
         # The last gradient may still be asked for and not computed; the checksums must be of what is shown.
         node.finish_asked()
         node.context.reporter.report()
-        node.context.reporter.say(Ended(node.learner.last_checksums(), node.progress.samples))
+        is_through = node.training and not node.inbox.wants_stop()
+        node.context.reporter.say(Ended(node.learner.last_checksums(), node.progress.samples, is_through))
         while not node.inbox.released:
             node.inbox.look(TICK_S)
         node.learner.show(final=True)

@@ -212,6 +212,8 @@ class Ended:
     """Of the layers of a worker's parameters, where replicas are to be equal."""
     samples: int = 0
     """Of all updates that it knows of."""
+    is_through: bool = False
+    """Whether its algorithm has ended by itself, though training could have gone on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,8 @@ def test_a_worker_that_comes_is_let_in_at_a_border_in_good_order():
     assert led.last(Welcome) == (Welcome(is_late=True), ["b"])
     led.generations.take_prepared("b", 0, [])
     assert led.last(Stop) == (Stop(is_border=True), ["a", "c"])
-    assert not led.generations.worker_ended("a")
-    assert led.generations.worker_ended("c")
+    assert not led.generations.worker_ended("a", is_through=False)
+    assert led.generations.worker_ended("c", is_through=False)
     led.generations.next()
     assert led.last(Regroup)[1] == ["a", "b", "c"]
     for name in ("a", "b", "c"):
@@ -148,7 +148,7 @@ def test_a_server_is_waited_for_only_where_it_can_be_started_again():
 def test_at_the_end_all_are_released_and_who_dies_then_is_not_missed():
     led = Led()
     for name in WORKERS:
-        led.generations.worker_ended(name)
+        led.generations.worker_ended(name, is_through=False)
     led.generations.release()
     assert led.last(Release)[1] == ["a", "b", "c"]
     assert led.generations.goes_on_without("c")
