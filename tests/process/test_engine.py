@@ -94,7 +94,7 @@ def sequential(task, sizes, *, lr, momentum=0.0, seed=0, delay=0):
     return model.at.detach()
 
 
-OFTEN = ("abs", "async", "balanced", "grouping", "layered", "local", "od", "pace", "sync")
+OFTEN = ("async", "balanced", "grouping", "layered", "local", "pace")
 
 
 @pytest.mark.parametrize("name", mostly(ALGORITHMS, OFTEN))

@@ -94,7 +94,12 @@ def test_ranks_that_have_no_safe_way_to_share_a_key(start, tmp_path):
     ("option", "values", "words"),
     [
         ("--lr", ("0.1", "0.2"), ["the optimizer of rank 1 is", "lr=0.2", "that of rank 0 is", "lr=0.1"]),
-        ("--algorithm", ("sync", "async"), ["the algorithm of rank 1 is AsyncSgd()", "that of rank 0 is SyncSgd("]),
+        pytest.param(
+            "--algorithm",
+            ("sync", "async"),
+            ["the algorithm of rank 1 is AsyncSgd()", "that of rank 0 is SyncSgd("],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_ranks_that_would_train_different_things(start, option, values, words):
