@@ -36,7 +36,7 @@ def test_ranks_that_differ_are_refused(start: Start, tmp_path: Path) -> None:
     assert [rank["nothing"] for rank in ranks] == ["", ""]
 
 
-@pytest.mark.parametrize("scenario", ["failing_rank_1", "failing_rank_0"])
+@pytest.mark.parametrize("scenario", ["failing_rank_1", pytest.param("failing_rank_0", marks=pytest.mark.slow)])
 def test_a_rank_that_fails_ends_everything(start: Start, tmp_path: Path, scenario: str) -> None:
     started, code, ranks = launch(scenario, start, tmp_path)
     assert code != 0

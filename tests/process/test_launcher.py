@@ -59,6 +59,7 @@ def test_listening_sees_what_listens_everywhere():
         assert sorted(listening(os.getpid())) == sorted([*before, "00000000", "0100007F"])
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_run_in_order(start):
     run = start(launcher(*FOR_LONG))
     run.until_training()
