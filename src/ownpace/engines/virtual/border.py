@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from ownpace.engines.generators import generator_states
 from ownpace.engines.progress import Progress
 from ownpace.engines.virtual.awaitables import VirtualMessage
 from ownpace.engines.virtual.clock import Call, Planned
@@ -21,7 +22,6 @@ from ownpace.engines.virtual.state import (
     ServerRecord,
     WorkerRecord,
     joined,
-    random_states,
     states_of,
 )
 
@@ -111,7 +111,7 @@ def take_state(
         tallies=tallies(generation, before),
         kept={name: value.clone() for name, value in ordered[0].kept.items()} if ordered else {},
         left=[] if sampler is None else sampler.left(used),
-        random=random_states(torch.device(simulation.job.device)),
+        random=generator_states(torch.device(simulation.job.device)),
         books={},
     )
 

@@ -14,6 +14,7 @@ from ownpace.core.contract import events
 from ownpace.core.contract.errors import Deadlock, InputError, Interrupted, MachineDied, OwnpaceError
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.seeds import Purpose, seed_for
+from ownpace.engines.generators import set_generators
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.resuming import on_checkpoint, resumed
@@ -23,7 +24,7 @@ from ownpace.engines.virtual.faults import Faults
 from ownpace.engines.virtual.generation import VirtualGeneration
 from ownpace.engines.virtual.monitor import Monitor
 from ownpace.engines.virtual.simulation import Simulation
-from ownpace.engines.virtual.state import RunState, first_state, progress_of, set_random_states
+from ownpace.engines.virtual.state import RunState, first_state, progress_of
 
 
 def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = None) -> Outcome:
@@ -76,7 +77,7 @@ class VirtualRun:
         # If all who are named now were gone by then, somebody has started them again.
         self._faults.alive = there or list(numbers)
         clock.time = state["time_s"]
-        set_random_states(state["random"], torch.device(self.simulation.job.device))
+        set_generators(state["random"], torch.device(self.simulation.job.device))
         self._monitor.go_on(state["books"])
 
     def run(self) -> Outcome:

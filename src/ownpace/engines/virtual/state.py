@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-import torch
 from torch import Tensor
 
 from ownpace.core.contract.values import Shard
@@ -143,16 +142,3 @@ def replica_of(record: ReplicaRecord, layout: Layout, shard: Shard, optimizer: F
     }
     values = record["parameters"][shard.start : shard.stop]
     return Replica(values, states)
-
-
-def random_states(device: torch.device) -> list[Tensor]:
-    """Torch's global generators as they are: dropout draws from them."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-
-
-def set_random_states(states: Sequence[Tensor], device: torch.device) -> None:
-    """Set them back. A GPU that was not there before keeps its own."""
-    if states:
-        torch.set_rng_state(states[0])
-    if len(states) > 1 and device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)
