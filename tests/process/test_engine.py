@@ -233,6 +233,19 @@ def test_servers_on_a_scripted_schedule_do_bit_for_bit_the_same():
     assert all(torch.equal(process.model[name], virtual.model[name]) for name in virtual.model)
 
 
+def test_fixed_costs_are_prescribed_too():
+    """Nothing is ever shorter than prescribed, on average; how much longer depends on how busy this machine is."""
+    fleet = Fleet(machine=(Machine(samples_per_s=10_000, s_per_batch=0.01, s_per_update=0.02),))
+    settings: dict[str, Any] = {"batch_size": 20, "micro_batch": 10, "samples": 400, "lr": 0.01}
+    (_, ours), (_, theirs) = (
+        run_on(engine, make_algorithm("sync"), fleet, **settings) for engine in ("process", "virtual")
+    )
+    update_s = 2 * (0.01 + 0.001) + 0.02
+    assert of(End, theirs)[0].sums.seconds == pytest.approx(20 * update_s - 0.02)
+    assert of(End, ours)[0].sums.seconds > 0.9 * (20 * update_s - 0.02)
+    assert min(event.until - event.t for event in of(Compute, ours)) > 0.9 * 0.011
+
+
 @pytest.mark.parametrize("name", ["sync", "balanced"])
 def test_the_applied_gradient_is_that_of_the_union(name):
     """Unequal paces make unequal batches; the result is that of one machine with all of their samples."""
