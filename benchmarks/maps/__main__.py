@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from claims.running import one_thread
 from maps.cells import ENTRANTS, Cell, cells
@@ -27,8 +30,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", help="only cells of so many workers")
     parser.add_argument("--no-page", action="store_true", help="only make the runs")
     options = parser.parse_args()
-    done = read(options.kept)
-    todo = [c for c in cells() if c not in done and (not options.workers or c.num_workers in options.workers)]
+    known = read(options.kept)
+    todo = {
+        cell: list(known.get(cell, {}).values())
+        for cell in cells()
+        if set(ENTRANTS) - set(known.get(cell, ())) and (not options.workers or cell.num_workers in options.workers)
+    }
     try:
         fill(todo, options.kept, options.processes, options.seconds)
     except KeyboardInterrupt:
@@ -40,24 +47,24 @@ def main() -> None:
         write(read(options.kept), RESULTS)
 
 
-def read(path: Path) -> dict[Cell, dict[str, dict[str, object]]]:
-    """What was found so far: of each cell, what became of each algorithm. A cell with others is not done."""
-    found: dict[Cell, dict[str, dict[str, object]]] = {}
+def read(path: Path) -> dict[Cell, dict[str, dict[str, Any]]]:
+    """What was found so far: of each cell, what became of each algorithm."""
+    found: dict[Cell, dict[str, dict[str, Any]]] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         entry = json.loads(line)
-        if {each["label"] for each in entry["found"]} == set(ENTRANTS):
-            found[Cell(**entry["cell"])] = {each["label"]: each for each in entry["found"]}
+        found[Cell(**entry["cell"])] = {each["label"]: each for each in entry["found"] if each["label"] in ENTRANTS}
     return found
 
 
-def fill(todo: list[Cell], path: Path, processes: int, seconds: float) -> None:
+def fill(todo: Mapping[Cell, list[dict[str, Any]]], path: Path, processes: int, seconds: float) -> None:
     """Search all these cells, several at once; each is kept as soon as it is known."""
     started = time.monotonic()
     path.parent.mkdir(parents=True, exist_ok=True)
     waiting = iter(todo)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=one_thread) as pool, path.open("a") as kept:
-        running = {pool.submit(search, cell): cell for cell in (next(waiting, None) for _ in range(processes)) if cell}
+        first = list(itertools.islice(waiting, processes))
+        running = {pool.submit(search, cell, todo[cell]): cell for cell in first}
         done = 0
         while running:
             future = next(as_completed(running))
@@ -67,8 +74,9 @@ def fill(todo: list[Cell], path: Path, processes: int, seconds: float) -> None:
             passed = time.monotonic() - started
             left = passed / done * (len(todo) - done)
             print(f"{done} of {len(todo)} cells, about {left / 60:.0f} minutes left", file=sys.stderr, flush=True)
-            if passed < seconds and (cell := next(waiting, None)) is not None:
-                running[pool.submit(search, cell)] = cell
+            following = next(waiting, None) if passed < seconds else None
+            if following is not None:
+                running[pool.submit(search, following, todo[following])] = following
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -48,10 +48,10 @@ class Found:
         return statistics.mean(reached) if len(reached) == len(self.seconds) else None
 
 
-def search(cell: Cell, labels: Iterable[str] = ENTRANTS) -> list[dict[str, Any]]:
-    """Everybody in one cell, one after the other: who comes later is cut off by who was sooner."""
-    found: list[Found] = []
-    for label in labels:
+def search(cell: Cell, known: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Everybody in one cell who is not known yet, one after the other: who comes later is cut off by who was sooner."""
+    found = [Found(**each) for each in known]
+    for label in [label for label in ENTRANTS if label not in {each.label for each in found}]:
         best = min((each.mean for each in found if each.mean is not None), default=math.inf)
         found.append(_at_its_best(label, ENTRANTS[label], cell, best))
     return [asdict(each) for each in found]
