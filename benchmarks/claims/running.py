@@ -63,12 +63,15 @@ KEY_FIELDS = (
     *("device", "precision"),
 )
 """What decides the outcome of a run. The order must stay: results that were kept are found by it."""
+LATER_FIELDS = ("nesterov", "clip_norm")
+"""What decides it, too, but came later: part of the key only where it is not the default."""
 
 
 def key(config: Config) -> str:
     """What tells runs apart: everything but the device."""
     config = replace(config, device="cpu")
-    text = ", ".join(f"{name}={getattr(config, name)!r}" for name in KEY_FIELDS)
+    later = [name for name in LATER_FIELDS if getattr(config, name) != getattr(Config(), name)]
+    text = ", ".join(f"{name}={getattr(config, name)!r}" for name in (*KEY_FIELDS, *later))
     return hashlib.sha256(f"Config({text})".encode()).hexdigest()[:16]
 
 

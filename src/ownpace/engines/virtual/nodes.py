@@ -273,6 +273,20 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         self._clock.at(end, computed)
         return computed
 
+    def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+        super().local_step(gradient, lr_scale=lr_scale)
+        self._take_time(gradient)
+
+    def _made_update(self, gradient: Gradient, advance: float | None) -> None:
+        super()._made_update(gradient, advance)
+        self._take_time(gradient)
+
+    def _take_time(self, gradient: Gradient) -> None:
+        """Be busy with an optimizer step: what is computed or sent next begins after it."""
+        if self.processor.s_per_update and gradient.samples:
+            end = self.processor.update(self._clock.time)
+            self.out_free_s = max(self.out_free_s, end)
+
     def no_gradient(self) -> Gradient:
         # −0.0: added to it, a layer without a gradient stays one.
         nothing = torch.full_like(self.simulation.learning.initial, -0.0)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ownpace.core.contract import events
 from ownpace.core.contract.values import Address
+from ownpace.core.learning.augmented import TrainingSamples
 from ownpace.core.learning.claims import Places
 from ownpace.core.learning.sampling import Sampler, make_sampler
 from ownpace.engines.job import Job
@@ -68,8 +69,9 @@ class Simulation:
         self.deadline_s = math.inf if job.seconds is None else job.seconds
         """When nodes are told to stop: at the limit of time, when the budget of samples was spent, or when the next
         generation is wanted."""
+        device = torch.device(job.device)
         self.learning: Learning = (
-            TimingOnly(job.task) if job.timing_only else RealLearning(job.task, torch.device(job.device), job.autocast)
+            TimingOnly(job.task) if job.timing_only else RealLearning(job.task, device, job.autocast, seed=job.seed)
         )
         self.optimizer = cache(partial(self.learning.optimizer, job.optimizer))
         """The optimizer of a shard, made once for all nodes that hold it."""
@@ -81,8 +83,10 @@ class Simulation:
         if job.timing_only:
             self.sampler = None
         else:
-            size = len(job.task.train_samples())
-            self.sampler = make_sampler(job.sampling, size, len(numbers), job.seed, numbers=numbers, left=left)
+            train = TrainingSamples(job.task.train_samples(), job.seed)
+            self.sampler = make_sampler(
+                job.sampling, len(train), len(numbers), job.seed, numbers=numbers, left=left, visits=train.visits
+            )
 
     def draw(self, rank: int, samples: int) -> Tensor:
         """The indices of the next samples for a worker."""
