@@ -102,6 +102,7 @@ class VirtualRun:
                 raise
         except OwnpaceError as raised:
             error = raised
+            self._forget_what_died()
         except KeyboardInterrupt:
             error = Interrupted(
                 f"interrupted at sample {monitor.totals.samples}; everything up to then has been written"
@@ -236,6 +237,16 @@ class VirtualRun:
         state["lost"] = max(lost, self._faults.lost)
         state["books"] = self._monitor.books()
         self._state = state
+
+    def _forget_what_died(self) -> None:
+        """Let the last sums count what is in the model, where a server is gone that would have been restored."""
+        servers = self._generation.servers
+        if servers and self._faults.servers_back_s:
+            progress = servers[0].progress
+            samples = progress.samples
+            if self.simulation.real:
+                samples = self.simulation.accounts.samples([server.progress.version for server in servers])
+            self._monitor.go_back(progress.version, samples)
 
     def _cannot_go_on(self, error: InputError) -> OwnpaceError:
         """Some settings fit one number of workers only: no mistake of the user's, once a machine has died."""
