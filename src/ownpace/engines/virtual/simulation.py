@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Protocol
 
 import torch
@@ -16,6 +16,7 @@ from ownpace.core.learning.augmented import TrainingSamples
 from ownpace.core.learning.claims import Places
 from ownpace.core.learning.sampling import Sampler, make_sampler
 from ownpace.engines.job import Job
+from ownpace.engines.layer_times import LayerTimes
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.progress import Progress
 from ownpace.engines.roster import Roster
@@ -75,6 +76,11 @@ class Simulation:
         )
         self.optimizer = cache(partial(self.learning.optimizer, job.optimizer))
         """The optimizer of a shard, made once for all nodes that hold it."""
+
+    @cached_property
+    def layer_times(self) -> LayerTimes:
+        """When layers are needed and ready, where they travel on their own."""
+        return LayerTimes(self.job.task, self.learning.layout)
 
     def begin_data(self, numbers: Sequence[int], versions: Sequence[int], samples: int, left: Sequence[Places]) -> None:
         """Deal these places to the workers with these numbers of the fleet, from these versions and samples on."""

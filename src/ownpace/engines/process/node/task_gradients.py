@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Batch, Gradient, Group, Parameters, sum_sources
+from ownpace.core.contract.values import Address, Batch, Gradient, Group, Notes, Parameters, sum_sources
 from ownpace.core.learning.sampling import Sampler
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
-from ownpace.engines.process.node.inbox import TICK_S
+from ownpace.engines.process.node.inbox import TICK_S, ProcessReceive
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 from ownpace.engines.processor import Processor
@@ -36,6 +36,8 @@ class ProcessGradient:
     gradient: Gradient | None = None
     end_s: float = 0.0
     """When the prescribed time for it is over."""
+    pushes: list[tuple[Address, Notes]] = field(default_factory=list)
+    """To whom it goes as soon as it is computed."""
 
     @property
     def done(self) -> bool:
@@ -128,6 +130,24 @@ class TaskGradients:
         gradient = self._end(asked, begun, values, loss)
         return sums.start(collectives, gradient, buffer, sender)  # type: ignore[return-value]
 
+    def push(self, asked: Pending[Gradient], to: Address, notes: Notes) -> None:
+        assert isinstance(asked, ProcessGradient)
+        asked.pushes.append((to, notes))
+        if asked is not self._asked:  # it has been computed before it was handed over
+            self._send(asked)
+
+    def _send(self, asked: ProcessGradient) -> None:
+        """Send a gradient to those it was handed over for, when its time is over."""
+        assert asked.gradient is not None
+        pushes, asked.pushes = asked.pushes, []
+        if pushes:
+            self.keep_pace(asked.end_s)
+        for to, notes in pushes:
+            self._worker.send(to, asked.gradient.part(to.shard), **notes)
+
+    def received(self, received: ProcessReceive) -> ProcessReceive:
+        return received
+
     def take_data_range(self, start: float, stop: float) -> None:
         self._sampler.assign(self._worker.rank, start, stop)
 
@@ -138,6 +158,7 @@ class TaskGradients:
         if self._asked is not None:
             asked, self._asked = self._asked, None
             asked.gradient = self._compute(asked, None)
+            self._send(asked)
 
     def is_over(self, asked: ProcessGradient) -> bool:
         """Whether a gradient is computed, and its time is over."""
