@@ -23,6 +23,7 @@ from ownpace.engines.roster import Roster
 from ownpace.engines.virtual.accounts import SampleAccounts
 from ownpace.engines.virtual.clock import Clock
 from ownpace.engines.virtual.replica import Learning, Replica, TimingOnly
+from ownpace.engines.virtual.transport import uplinks
 
 # One for all batches, where only time is simulated.
 _NO_INDICES = torch.empty(0, dtype=torch.int64)
@@ -67,6 +68,8 @@ class Simulation:
         self.numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
         """Each worker's place in the fleet, which its random numbers are derived from."""
         self.latency_s = job.fleet.network.latency_s
+        self.uplinks = uplinks(job.fleet)
+        """Of sites, by their names; none where nothing is between them."""
         self.deadline_s = math.inf if job.seconds is None else job.seconds
         """When nodes are told to stop: at the limit of time, when the budget of samples was spent, or when the next
         generation is wanted."""
