@@ -254,12 +254,12 @@ class Hub:
             case ClockRequest():
                 self._tell(ClockAnswer(time.monotonic()), [name])
             case Prepared(generation, checksums) if self._elastic is not None:
+                if name not in self.members | self._elastic.workers:  # a worker has said Hello before
+                    self._renew_line(name)
                 self._check_replicas(partial(self._elastic.take_prepared, name, generation, checksums))
             case Prepared():
                 node.is_prepared = True
-                if all(each.is_prepared for each in self.journal.nodes.values()):
-                    self._zero_s = time.monotonic() + _HEAD_START_S
-                    self._tell(Start(self._zero_s))
+                self._maybe_start()
             case Checksums(version, values):
                 self._check_replicas(partial(self.journal.replicas.take, name, version, values))
             case Ended(checksums):
@@ -283,14 +283,24 @@ class Hub:
     def _join(self, name: str, fingerprint: dict[str, str]) -> None:
         """A worker has been started, or has come back: it joins at the next border."""
         assert self._elastic is not None
-        self.mailbox.drop(name)  # the line to the process that had this name before
-        self._silence.forget(name)
+        self._renew_line(name)
         known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint
         found = differences([known or {}, fingerprint])
         if found:
             self._tell(Refuse(do_not_fit(found)), [name])
         elif not self._elastic.welcome(name):
             self._tell(Refuse(f"{name} comes too late: as many workers as may take part do already"), [name])
+
+    def _maybe_start(self) -> None:
+        """In a user's loop: begin, if all are prepared."""
+        if all(each.is_prepared for each in self.journal.nodes.values()):
+            self._zero_s = time.monotonic() + _HEAD_START_S
+            self._tell(Start(self._zero_s))
+
+    def _renew_line(self, name: str) -> None:
+        """Forget the line to the process that had this name before; that it ends now means nothing."""
+        self.mailbox.drop(name)
+        self._silence.forget(name)
 
     def _end_generation(self, name: str, ended: Ended) -> None:
         """A worker has ended: with the last one, the generation has, and perhaps the run."""

@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ _BEATS = 5
 """Heartbeats in the time that silence may last."""
 _TICK_S = 0.2
 """How long a wait lasts before `on_wait` is called."""
+_PROBE_S = 0.2
 _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
@@ -79,6 +81,7 @@ class _Line:
     """The way to one other node."""
 
     socket: zmq.Socket[bytes]
+    endpoint: str
     memory: shared_memory.Outgoing | None
     """For large tensors, where both can open the same memory."""
     monitor: zmq.Socket[bytes] | None
@@ -154,17 +157,17 @@ class Mailbox:
         self._incoming = shared_memory.Incoming()
 
     def _new_socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.sndhwm = socket.rcvhwm = 0  # never drop, never block: an algorithm bounds what is in flight
-        socket.linger = _LINGER_MS
-        socket.maxmsgsize = _MOST_FRAME
-        socket.ipv6 = True
+        made = self._context.socket(kind)
+        made.sndhwm = made.rcvhwm = 0  # never drop, never block: an algorithm bounds what is in flight
+        made.linger = _LINGER_MS
+        made.maxmsgsize = _MOST_FRAME
+        made.ipv6 = True
         if self._silence_s is not None:
             # At both ends: each has to notice the silence of the other. A silence begins up to one beat before the
             # first one that is not answered: together they last as long as is allowed.
             beat_ms = round(1000 * self._silence_s / _BEATS)
-            socket.heartbeat_ivl, socket.heartbeat_timeout = beat_ms, (_BEATS - 1) * beat_ms
-        return socket
+            made.heartbeat_ivl, made.heartbeat_timeout = beat_ms, (_BEATS - 1) * beat_ms
+        return made
 
     def send(self, to: str, packet: wire.Packet) -> None:
         """Send to a node; the first message to it opens the line, and waits until the other end answers."""
@@ -220,6 +223,17 @@ class Mailbox:
         """Whether a node answers, as far as `lost` has seen; one that nothing was sent to yet may."""
         return name not in self._lines or self._lines[name].is_up
 
+    def is_refused(self, name: str) -> bool:
+        """Whether nobody listens any more where a node did; False: somebody does, or its host cannot be reached."""
+        host, _, port = self._lines[name].endpoint.removeprefix("tcp://").rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def connect(self, to: str) -> None:
         """Open the line to a node before there is anything to send."""
         self._lines[to] = self._open(to)
@@ -258,7 +272,7 @@ class Mailbox:
                 socket.close(linger=0)  # an open socket would keep the context from ending
         shares_memory = bool(identity) and identity == self._identity
         memory = shared_memory.Outgoing() if shares_memory else None
-        return _Line(socket, memory, None if self._silence_s is None else monitor)
+        return _Line(socket, endpoint, memory, None if self._silence_s is None else monitor)
 
     def _contact_of(self, to: str) -> tuple[str, str]:
         found = self._find(to)
