@@ -56,6 +56,7 @@ class Witness:
     def __init__(self, folder: Path, algorithm: str) -> None:
         self._file = (folder / "records.jsonl").open("a", encoding="utf-8")
         self._counts = algorithm not in AVERAGING
+        self._may_drop = algorithm == "backup"
 
     def emit(self, event: Event) -> None:
         """Of what there is much of, updates alone."""
@@ -64,11 +65,12 @@ class Witness:
 
     def take(self, state: PlainState) -> None:
         """A checkpoint: which samples it has learnt from too often or too seldom."""
-        self.write(wrong=miscounted(state, SIZE) if self._counts else [])
+        self.write(wrong=miscounted(state, SIZE, may_drop=self._may_drop) if self._counts else [])
 
     def end(self, outcome: Outcome) -> None:
         """How the run ended, and the same of its last parameters."""
-        is_whole = self._counts and outcome.reason == "finished" and outcome.model  # which rank 0 has
+        # The model is what rank 0 has.
+        is_whole = self._counts and not self._may_drop and outcome.reason == "finished" and bool(outcome.model)
         self.write(reason=outcome.reason, wrong=_wrong_in(outcome.model) if is_whole else [])
 
     def write(self, **record: object) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import (
     InputError,
+    MachineDied,
     NodeFailed,
     OwnpaceError,
     PeerLost,
@@ -208,6 +209,7 @@ class Hub:
         assert elastic is not None
         assert config is not None
         self._zero_s = elastic.zero_s
+        self.mailbox.waits = False  # from now on nodes come and go
         lost, self._lost_updates = self._lost_updates, 0
         self.journal.begin_generation(roster, plan, elastic.why, self._now(), lost)
         if plan is not None and plan.wants_state and config.on_checkpoint is not None:
@@ -283,6 +285,11 @@ class Hub:
     def _join(self, name: str, fingerprint: dict[str, str]) -> None:
         """A worker has been started, or has come back: it joins at the next border."""
         assert self._elastic is not None
+        if name in self.members:  # the process that had this name is gone, and nobody has noticed
+            gone = MachineDied(f"{name} is gone: it has been started again")
+            gone.blame = name
+            self.lose(gone)
+        self.restarts.cancel(name)  # a process of this name is there
         self._renew_line(name)
         known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint
         found = differences([known or {}, fingerprint])

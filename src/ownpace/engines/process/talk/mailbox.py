@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
+import math
 import os
 import re
 import socket
@@ -41,6 +42,7 @@ _BEATS = 5
 """Heartbeats in the time that silence may last."""
 _TICK_S = 0.2
 """How long a wait lasts before `on_wait` is called."""
+_CONNECT_MS = 1000
 _PROBE_S = 0.2
 _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -88,16 +90,23 @@ class _Line:
     """Tells when the connection ends, where that is watched."""
     is_up: bool = True
     """Whether the other end answers, as far as `has_ended` has seen."""
+    late_s: float = math.inf
+    """When a connection that nobody waited for counts as ended, if it has not been made by then."""
 
     def has_ended(self) -> bool:
         """Whether the connection has ended since the last time; only where it is watched."""
-        ended = False
+        ended = time.monotonic() > self.late_s
         while self.monitor is not None and self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             if event == zmq.EVENT_DISCONNECTED:
                 ended, self.is_up = True, False
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.is_up = True
+            else:
+                continue
+            self.late_s = math.inf
+        if ended:
+            self.late_s = math.inf  # said once
         return ended
 
     def close(self, linger_ms: int) -> None:
@@ -133,6 +142,9 @@ class Mailbox:
         self._silence_s = silence_s
         self._on_wait = on_wait
         self._hears = hears
+        self.waits = True
+        """Whether the first message to a node waits until that answers: a key that does not fit is then noticed. Not
+        while nodes come and go: one that has just died never answers, and nothing may wait for it."""
         self.unheard = 0
         """Messages that came from others than those who are heard, and were thrown away unread."""
         self._lines: dict[str, _Line] = {}
@@ -170,7 +182,7 @@ class Mailbox:
         return made
 
     def send(self, to: str, packet: wire.Packet) -> None:
-        """Send to a node; the first message to it opens the line, and waits until the other end answers."""
+        """Send to a node; the first message to it opens the line."""
         line = self._lines.get(to)
         if line is None:
             line = self._lines[to] = self._open(to)
@@ -261,8 +273,11 @@ class Mailbox:
             socket.curve_serverkey = self._key.server_public
             socket.curve_publickey, socket.curve_secretkey = self._key.client_public, self._key.client_secret
             socket.reconnect_ivl = 50
+            # Otherwise the system tries at ever longer intervals, and a host that is back is found late.
+            socket.connect_timeout = _CONNECT_MS
             socket.connect(endpoint)
-            self._await_handshake(monitor, to, endpoint)
+            if self.waits:
+                self._await_handshake(monitor, to, endpoint)
             reached = True
         finally:
             if not reached or self._silence_s is None:
@@ -272,7 +287,10 @@ class Mailbox:
                 socket.close(linger=0)  # an open socket would keep the context from ending
         shares_memory = bool(identity) and identity == self._identity
         memory = shared_memory.Outgoing() if shares_memory else None
-        return _Line(socket, endpoint, memory, None if self._silence_s is None else monitor)
+        if self._silence_s is None:
+            return _Line(socket, endpoint, memory, None)
+        late_s = math.inf if self.waits else time.monotonic() + self._silence_s
+        return _Line(socket, endpoint, memory, monitor, is_up=self.waits, late_s=late_s)
 
     def _contact_of(self, to: str) -> tuple[str, str]:
         found = self._find(to)
