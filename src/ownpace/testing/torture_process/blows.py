@@ -29,6 +29,8 @@ class Blow:
     """After so many since the blow before was got over; 0: while the others are still getting over that."""
     delay_s: float
     """After that moment."""
+    again: bool = False
+    """Whether the process that is started in its place is killed, too, at a moment of its start."""
     hold_s: float = 0.0
     """How long it lasts at least, if it does not kill; and until the others have noticed it."""
 
@@ -62,6 +64,7 @@ def draw_ordeal(seed: int, algorithm: str | None = None, blows: int = 4) -> Orde
                 helper=helper,
                 samples=0 if at_once else draws.number(1, 600),
                 delay_s=draws.between(0.001, 0.5),
+                again=restarts and not stops and draws.chance(0.2),
             )
         )
     return Ordeal(seed, name, "restart" if restarts else "continue", tuple(drawn))

@@ -120,6 +120,15 @@ class Striker:
         else:
             os.kill(processes[strike.who], signal.SIGKILL)
         self.strikes.append(strike)
+        if blow.again:
+            self._strike_successor(strike, processes[strike.who])
+
+    def _strike_successor(self, strike: Strike, pid: int) -> None:
+        """Kill the next process of a node, perhaps before it takes part: then no record tells of it."""
+        run = self._run
+        run.until(lambda: run.processes().get(strike.who, pid) != pid, f"start {strike.who} again")
+        time.sleep(strike.blow.delay_s)
+        os.kill(run.processes()[strike.who], signal.SIGKILL)
 
     def _let_go(self) -> None:
         """What was only stopped or cut off comes back some time after the others have noticed."""
