@@ -86,6 +86,8 @@ class Generations:
         """Called when a plan has been told: the hub may have something to give, too."""
         self.on_start: Callable[[Plan | None, Roster], None] = _ignore
         """Called when all are prepared, before they are told to start."""
+        self.workers = frozenset(config.terms.workers)
+        """All of the fleet, there or not."""
         self._config = config
         self._tell = tell
         self._restarts = restarts

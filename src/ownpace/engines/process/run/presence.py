@@ -41,6 +41,8 @@ _EXPLAIN_S = 5.0
 """How long a rank that only suffers from the failure of another waits to hear whose it was."""
 _COME_BACK_S = 2.0
 """How long a line may take to be made anew, where a run goes on without those that are gone."""
+_PARTED_S = 60.0
+"""How long rank 0 may be out of reach, where a run goes on: it does so without this rank, which joins anew."""
 _LIMITS = Limits((), 0)
 log = logging.getLogger(__name__)
 
@@ -188,7 +190,12 @@ class Presence:
         for name in list(self._suspects):
             if self._mailbox.is_up(name):
                 del self._suspects[name]
-        return [_rank(name) for name, since_s in self._suspects.items() if now > since_s + _COME_BACK_S]
+        return [_rank(name) for name, since_s in self._suspects.items() if now > since_s + self._patience_s(name)]
+
+    def _patience_s(self, name: str) -> float:
+        assert self._mailbox is not None
+        # A host that says that nobody listens there knows; one that says nothing may only be cut off, or this one is.
+        return _PARTED_S if self._rank and not self._mailbox.is_refused(name) else _COME_BACK_S
 
     def _take(self, rank: int, control: Control | None) -> None:
         match control:
@@ -215,13 +222,13 @@ class Presence:
 
     def _lose(self, rank: int) -> None:
         assert self._mailbox is not None
+        self._suspects.pop(_name(rank), None)
+        if self.orders.goes_on and rank and rank not in self._parted:
+            log.info("rank %s is gone", rank)
+            return  # and its line is kept: it may come back
         # Nothing more can be sent to it: closing would wait for that.
         self._mailbox.drop(_name(rank))
-        self._suspects.pop(_name(rank), None)
         if rank in self._parted:
-            return
-        if self.orders.goes_on and rank:
-            log.info("rank %s is gone", rank)
             return
         self.orders.gone.add(rank)
         error = MachineDied(
@@ -302,6 +309,9 @@ class Presence:
         if self._has_failed and self._rank == 0:
             self._awaited_alarm()  # the others hear from this rank why the run has failed
         with self._changed:
+            for rank in self._ranks:
+                if not self._mailbox.is_up(_name(rank)):
+                    self._mailbox.drop(_name(rank))  # closing would wait until it can be sent to
             for rank in [] if self._has_failed else self._ranks:
                 if rank != self._rank:
                     self._send(rank, Parted())
