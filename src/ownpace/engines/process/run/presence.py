@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from ownpace.core.contract.errors import (
@@ -57,6 +58,11 @@ class Presence:
         self._roll = Roll(environment.world_size)
         self._complaints = Complaints()
         self._parted: set[int] = set()
+        self._gone: set[int] = set()
+        self.there: list[int] = list(self._ranks)
+        """The ranks that came to the latest place where all were together."""
+        self.on_wait: Callable[[], None] = _nothing
+        """Called while this rank waits for others at such a place."""
         self._suspects: dict[str, float] = {}
         self._number = 0
         self._agreed = 0
@@ -131,12 +137,18 @@ class Presence:
                 self._take(0, act)
             else:
                 self._send(0, act)
-            self._wait()
+        self._wait()
 
     def _wait(self) -> None:
-        # In short waits, so that Python can look at its signals.
-        while self._agreed < self._number and not self.orders.alarms:
-            self._changed.wait(_TICK_S)
+        while True:
+            # In short waits, so that Python can look at its signals.
+            with self._changed:
+                if self._agreed < self._number and not self.orders.alarms:
+                    self._changed.wait(_TICK_S)
+                if self._agreed >= self._number or self.orders.alarms:
+                    break
+            # Without the lock: it may take long, and what comes meanwhile has to be heard.
+            self.on_wait()
         self.check()
 
     def _listen(self) -> None:
@@ -168,7 +180,9 @@ class Presence:
                 with self._changed:
                     self._complaints.add(error)
         with self._changed:
-            for rank in lost:
+            # What the hub has found by now: it hears of some before.
+            heard = self.orders.gone - self._gone if self.orders.goes_on else set[int]()
+            for rank in {*lost, *heard}:
                 self._lose(rank)
             for line in self._roll.late():
                 log.warning("%s", line)
@@ -192,6 +206,8 @@ class Presence:
 
     def _take(self, rank: int, control: Control | None) -> None:
         match control:
+            case Together() if rank in self._gone:
+                pass  # it was stopped, or cut off, and has still to learn that it was declared dead
             case Together() if self._rank == 0:
                 # Each rank is at the first place that not all have come to: a rank elsewhere has lost count.
                 if control.number != self._agreed + 1:
@@ -199,8 +215,8 @@ class Presence:
                 answer = self._roll.take(rank, control)
                 if answer is not None:
                     self._tell(answer)
-            case Agreed(number) if rank == 0 and number == self._number:
-                self._agreed = number
+            case Agreed(number, ranks) if rank == 0 and number == self._number:
+                self._agreed, self.there = number, ranks
                 self._changed.notify_all()
             case Refuse(message) if rank == 0:
                 self._alarm(InputError(message))
@@ -220,10 +236,14 @@ class Presence:
         self._suspects.pop(_name(rank), None)
         if rank in self._parted:
             return
+        self.orders.gone.add(rank)
+        self._gone.add(rank)
         if self.orders.goes_on and rank:
             log.info("rank %s is gone", rank)
+            answer = self._roll.lose(rank)
+            if answer is not None:
+                self._tell(answer)
             return
-        self.orders.gone.add(rank)
         error = MachineDied(
             f"rank {rank} is gone: its process ended without a word, or did not answer for {self._silence_s:g} s; "
             "the others cannot go on without it"
@@ -309,6 +329,10 @@ class Presence:
         self._thread.join()
         self._mailbox.close()
         self._mailbox = None
+
+
+def _nothing() -> None:
+    pass
 
 
 def _name(rank: int) -> str:

@@ -278,6 +278,8 @@ class Agreed:
     """All ranks have come to that place."""
 
     number: Count
+    ranks: list[Count] = field(default_factory=list)
+    """Those that are there: all that are not gone."""
 
 
 @dataclass(frozen=True, slots=True)
