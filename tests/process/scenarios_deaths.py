@@ -57,13 +57,18 @@ def counted(inputs: Tensor, model: nn.Module) -> Tensor:
     return model(inputs).mean()
 
 
+def normed(batch: Any, model: nn.Module) -> Tensor:
+    model.train(len(batch[0]) > 1)  # BatchNorm refuses a batch of one sample
+    return mean_loss(model, batch[0], batch[1])
+
+
 def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer, Any, Callable[[Any, nn.Module], Tensor]]:
     """A model, its optimizer, its data, and its loss."""
     if kind == "counted":
         model = SampleCounters(SIZE)
         return model, CountingOptimizer(model.parameters()), list(range(SIZE)), counted
     net = make_net(norm=True)
-    return net, adamw(net), Numbers(SIZE), lambda batch, model: mean_loss(model, batch[0], batch[1])
+    return net, adamw(net), Numbers(SIZE), normed
 
 
 def train(fleet: Joined, kind: str, deaths: Deaths, sampling: str) -> dict[str, Any]:
@@ -84,6 +89,7 @@ def train(fleet: Joined, kind: str, deaths: Deaths, sampling: str) -> dict[str, 
             last_s = now_s
             deaths.at(loop, number, stepped=True)
             time.sleep(0.003)
+        print(loop, fleet.samples, fleet.epoch, file=sys.stderr)
         present = fleet.gather(fleet.rank)
         average = fleet.reduce(float(fleet.rank))
     fleet.barrier()
