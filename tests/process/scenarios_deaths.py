@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import signal
 import sys
@@ -71,12 +72,12 @@ def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer, Any, Callable[[An
     return net, adamw(net), Numbers(SIZE), normed
 
 
-def train(fleet: Joined, kind: str, deaths: Deaths, sampling: str) -> dict[str, Any]:
+def train(fleet: Joined, kind: str, deaths: Deaths, sampling: str, save: Path | None) -> dict[str, Any]:
     model, optimizer, data, loss = make(kind)
     total = LOOPS * EPOCHS * SIZE / (BATCH * fleet.num_workers)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=int(total))
     fleet.wrap(model, optimizer, scheduler=scheduler if kind == "adamw" else None)
-    pauses_s, last_s = [0.0], time.monotonic()
+    pauses_s, last_s = [0.0], math.inf
     for loop in range(LOOPS):
         deaths.at(loop, "-")
         for number, batch in enumerate(fleet.batches(data, BATCH, epochs=EPOCHS, sampling=sampling)):  # type: ignore[arg-type]
@@ -89,9 +90,10 @@ def train(fleet: Joined, kind: str, deaths: Deaths, sampling: str) -> dict[str, 
             last_s = now_s
             deaths.at(loop, number, stepped=True)
             time.sleep(0.003)
-        print(loop, fleet.samples, fleet.epoch, file=sys.stderr)
         present = fleet.gather(fleet.rank)
         average = fleet.reduce(float(fleet.rank))
+        if save is not None and fleet.is_main:
+            fleet.save(save)
     fleet.barrier()
     counts = list(map(int, model.low.tolist())) if kind == "counted" else []
     return {
@@ -123,13 +125,14 @@ def main() -> None:
     folder, kind, algorithm, *words = sys.argv[1:]
     options: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
     sampling = options.pop("sampling", "queue")
+    save = Path(folder) / "saved.pt" if options.pop("save", "") else None
     options.update({name: int(value) for name, value in options.items() if value.isdecimal()})
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     seen: dict[str, Any] = {}
     try:
         with ownpace.join(algorithm, parameters=PARAMETERS.get(algorithm), **options) as fleet:
-            seen = train(fleet, kind, Deaths([word for word in words if "=" not in word]), sampling)
+            seen = train(fleet, kind, Deaths([word for word in words if "=" not in word]), sampling, save)
         assert fleet.summary is not None
         seen["identical"] = fleet.summary.replicas_identical
     except ownpace.OwnpaceError as error:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -311,6 +312,8 @@ class Joined(BetweenRanks):
         The file that was there before is replaced only when the new one is whole.
         """
         write(self.state_dict(), path)
+        if self._run.has_met and not self._run.is_over:
+            self._run.presence.saved(str(Path(path).resolve()))  # what to go on from, if rank 0 dies
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file of `save`, as with `load_state_dict`."""

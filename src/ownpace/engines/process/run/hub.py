@@ -289,6 +289,8 @@ class Hub:
                 self._elastic.take_standing(name, control)
             case StateOutline() | StateTensor() if self._elastic is not None:
                 self._collector.take(name, control, body)
+            case Failed() if self.has_started and name not in self.members:
+                log.warning("%s, which the others do without, has failed: %s", name, control.message)
             case Failed():
                 self.complaints.add(control.error(name))
             case _:

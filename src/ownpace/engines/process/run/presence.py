@@ -31,7 +31,7 @@ from ownpace.engines.process.run.agent_watch import AgentWatch, find_agent
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, silence_s
 from ownpace.engines.process.run.roll import JOIN, LEAVE, LOOP, Roll
-from ownpace.engines.process.talk.control import Agreed, Control, Failed, GiveUp, Parted, Refuse, Together
+from ownpace.engines.process.talk.control import Agreed, Control, Failed, GiveUp, Parted, Refuse, Saved, Together
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
@@ -59,6 +59,7 @@ class Presence:
         self._complaints = Complaints()
         self._parted: set[int] = set()
         self._gone: set[int] = set()
+        self._newest_save = ""
         self.there: list[int] = list(self._ranks)
         """The ranks that came to the latest place where all were together."""
         self.on_wait: Callable[[], None] = _nothing
@@ -120,6 +121,19 @@ class Presence:
         """
         self.loops += 1
         self.together(LOOP, fingerprint)
+
+    def saved(self, path: str) -> None:
+        """This rank has written a checkpoint: if all of them end, each knows what to go on from."""
+        with self._changed:
+            self._take_saved(self._rank, path)
+
+    def _take_saved(self, rank: int, path: str) -> None:
+        self._newest_save = path
+        if self._rank == 0:
+            for other in self._ranks[1:]:
+                self._send(other, Saved(path))
+        elif rank == self._rank:
+            self._send(0, Saved(path))
 
     def leave(self) -> None:
         """Leave when all ranks do; raises as `begin_loop` does."""
@@ -220,7 +234,9 @@ class Presence:
                 self._changed.notify_all()
             case Refuse(message) if rank == 0:
                 self._alarm(InputError(message))
-            case Failed():
+            case Saved(path):
+                self._take_saved(rank, path)
+            case Failed() if rank not in self._gone:  # the others have gone on without one that is
                 self._complaints.add(control.error(f"rank {rank}"))
             case GiveUp(code, message) if rank == 0:
                 kinds = {kind.code: kind for kind in (InputError, ReplicasDiffer)}  # of all ranks, not of one
@@ -246,10 +262,14 @@ class Presence:
             return
         error = MachineDied(
             f"rank {rank} is gone: its process ended without a word, or did not answer for {self._silence_s:g} s; "
-            "the others cannot go on without it"
+            f"the others cannot go on without it{self._how_to_go_on()}"
         )
         error.blame = f"rank {rank}"
         self._complaints.add(error)
+
+    def _how_to_go_on(self) -> str:
+        path = self._newest_save
+        return f"; start all of them again, and go on with fleet.load({path!r})" if path else ""
 
     def _lose_agent(self) -> None:
         with self._changed:
@@ -275,7 +295,8 @@ class Presence:
         self._take(0, control)
 
     def _send(self, rank: int, control: Control) -> None:
-        assert self._mailbox is not None
+        if self._mailbox is None:
+            return  # this rank is alone
         # A line that has ended is gone; a new one would be waited for.
         if self._mailbox.knows(_name(rank)):
             self._mailbox.send(_name(rank), Packet(control=control))
