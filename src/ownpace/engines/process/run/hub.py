@@ -173,6 +173,20 @@ class Hub:
         self._had[name] = self.journal.nodes[name].totals.updates
         elastic.lose(name)
 
+    def missing(self) -> set[int]:
+        """The places in the fleet of workers that the others go on without."""
+        workers = self._roster.workers if self._elastic is not None and self._elastic.phase != "starting" else ()
+        return {worker.index for worker in workers if worker.name not in self.members}
+
+    def lose_ranks(self, gone: Iterable[int]) -> None:
+        """Ranks are gone, as their own lines say."""
+        for rank in gone:
+            name = self._roster.workers.members[rank].name
+            if self._elastic is not None and self.has_started and name in self._elastic.members:
+                error = PeerLost(f"{name} is gone: its line to rank 0 has ended")
+                error.blame = name
+                self.lose(error)
+
     def _warn(self, error: OwnpaceError, *, restarts: bool) -> None:
         then = "it is started again, and the others go on" if restarts else "the others go on"
         log.warning("%s; %s", str(error).partition(";")[0], then)
@@ -277,6 +291,8 @@ class Hub:
                 self._elastic.take_standing(name, control)
             case StateOutline() | StateTensor() if self._elastic is not None:
                 self._collector.take(name, control, body)
+            case Failed() if self.has_started and name not in self.members:
+                log.warning("%s, which the others do without, has failed: %s", name, control.message)
             case Failed():
                 self.complaints.add(control.error(name))
             case _:
