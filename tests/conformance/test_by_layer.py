@@ -158,7 +158,7 @@ def run(setting: Setting, *, by_layer: bool, samples: int, **job: object) -> tup
         task=Equal(setting.layers),
         samples=samples,
         timing_only=True,
-        **job,  # type: ignore[arg-type]
+        **job,
     )
     assert outcome.error is None
     summary = summarize(events)
