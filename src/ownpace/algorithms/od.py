@@ -62,8 +62,8 @@ EPSILON = 1e-7
 class OdSgd(Algorithm):
     """Synchronous updates one step late, with a local step in between."""
 
-    warmup: int = 200
-    """T_w: iterations of ordinary Sync-SGD at the start."""
+    warmup: float = 200
+    """T_w: iterations of ordinary Sync-SGD at the start of the run; below 1, a share of the run's updates."""
     local: Literal["plain", "compensated", "adaptive"] = "plain"
     """The local step: plain, or with delay compensation of constant (compensated) or adaptive strength."""
     local_lr: float = 1.0
@@ -91,6 +91,10 @@ class OdSgd(Algorithm):
             local_weight_decay=self.local_weight_decay,
             compensation=self.compensation,
         )
+        if self.warmup > 1 and self.warmup != int(self.warmup):
+            raise InputError(
+                f"warmup is {self.warmup}; it must be a whole number of updates, or below 1 as a share of the run"
+            )
         if self.by_layer and self.form != "server":
             raise InputError(
                 f"by_layer is for servers, but form is '{self.form}'; use form server, or leave by_layer out"
@@ -102,12 +106,21 @@ class OdSgd(Algorithm):
     def has_servers(self) -> bool:
         return self.form == "server"
 
+    def remark(self, updates: int) -> str | None:
+        warmup = min(self.warmup, updates)
+        if self.warmup < 1 or 2 * warmup <= updates:
+            return None
+        return (
+            f"{updates - warmup:,.0f} of {updates:,} updates were OD-SGD's, the others its warm-up, which is Sync-SGD; "
+            "give warmup as fewer updates, or as a share of the run, as in -p warmup=0.05"
+        )
+
     async def worker(self, me: Worker) -> None:
         update: GlobalUpdate = ByServers(me) if self.has_servers else BySum(me)
         local = LocalStep(self, len(me.workers))
-        for _ in range(self.warmup):
-            if not me.training:
-                break
+        warmup = self._num_warmup(me)
+        # By the run's updates: a generation that begins later, after a checkpoint or a failure, warms up no more.
+        while me.training and me.updates < warmup:
             if self.local_momentum:  # asks for W_{t−1} at the first local step; a snapshot costs a copy at every update
                 local.remember(me.parameters)
             await self._start(me, update)
@@ -115,6 +128,17 @@ class OdSgd(Algorithm):
         if me.training:
             await self._run_ahead(me, update, local)
         update.leave()
+
+    def _num_warmup(self, me: Worker) -> float:
+        """T_w, in updates."""
+        if not 0 < self.warmup < 1:
+            return self.warmup
+        if me.run_samples is None:
+            raise InputError(
+                f"warmup is {self.warmup}, a share of the run, but nothing says how many samples that has; "
+                "give it as a number of updates"
+            )
+        return self.warmup * me.run_samples / (me.batch_size * len(me.workers))
 
     async def _run_ahead(self, me: Worker, update: GlobalUpdate, local: LocalStep) -> None:
         gradient = await self._start(me, update)

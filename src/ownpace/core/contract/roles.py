@@ -141,6 +141,14 @@ class Worker(Learner, Protocol):
         """Samples that one `gradient()` computes, where nothing else is said."""
 
     @property
+    def updates(self) -> int:
+        """Updates of the global parameters that this node has made or got since the run began."""
+
+    @property
+    def run_samples(self) -> int | None:
+        """Samples after which the run ends; None: it ends with its time, or with a script's data."""
+
+    @property
     def kept(self) -> dict[str, Tensor]:
         """Tensors by name that are to outlive this loop over the data: an outer momentum, say.
 

@@ -35,15 +35,17 @@ class Shard:
 class Address:
     """A node's identity. There is one such object per node in a process, so `is` compares nodes."""
 
-    __slots__ = ("index", "name", "role", "shard")
+    __slots__ = ("index", "name", "role", "shard", "site")
 
-    def __init__(self, role: Role, index: int, name: str, shard: Shard) -> None:
+    def __init__(self, role: Role, index: int, name: str, shard: Shard, site: str = "") -> None:
         self.role = role
         self.index = index
         """Its place among the nodes of its role; a worker's rank."""
         self.name = name
         self.shard = shard
         """What a server owns; for the others, the whole vector."""
+        self.site = site
+        """Where it is, as the fleet says."""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

@@ -12,17 +12,15 @@ from ownpace.engines.processor import Processor
 from ownpace.engines.progress import Progress
 from ownpace.engines.virtual.clock import Answer, Due
 from ownpace.engines.virtual.simulation import Simulation
+from ownpace.engines.virtual.transport import Link
 
 
-class Endpoint(Protocol):
+class Endpoint(Link, Protocol):
     """What awaitables know of a node."""
 
     address: Address
     simulation: Simulation
     progress: Progress
-    bandwidth_bytes_per_s: float
-    in_free_s: float
-    """Until when its way in is taken."""
     mailbox: deque[Message] | None
     """Messages that came before they were asked for."""
     receiving: VirtualReceive | None

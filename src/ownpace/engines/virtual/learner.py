@@ -60,6 +60,14 @@ class VirtualLearner:
         return self._snapshot
 
     @property
+    def updates(self) -> int:
+        return self.progress.version
+
+    @property
+    def run_samples(self) -> int | None:
+        return self.simulation.job.samples
+
+    @property
     def lr(self) -> float:
         simulation = self.simulation
         rate = simulation.optimizer(self.address.shard).lr if simulation.real else simulation.job.optimizer.lr

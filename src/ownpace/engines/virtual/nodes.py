@@ -29,6 +29,7 @@ from ownpace.core.learning.layer_work import FORWARD_SHARE
 from ownpace.engines.ledger import diverged
 from ownpace.engines.processor import Processor
 from ownpace.engines.progress import Progress
+from ownpace.engines.virtual import transport
 from ownpace.engines.virtual.awaitables import (
     CollectivePart,
     Endpoint,
@@ -42,6 +43,7 @@ from ownpace.engines.virtual.collectives import Collectives
 from ownpace.engines.virtual.learner import LEARNER_SLOTS, VirtualLearner
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
+from ownpace.fleet import ServerMachine
 
 B = TypeVar("B", Gradient, Tensor)
 _NOTE_BYTES = 8
@@ -74,6 +76,7 @@ class VirtualNode:
         "progress",
         "receiving",
         "simulation",
+        "uplink",
     )
 
     def __init__(
@@ -89,6 +92,7 @@ class VirtualNode:
         address.node = self
         self.progress = progress
         self.bandwidth_bytes_per_s = bandwidth
+        self.uplink = self.simulation.uplinks.get(address.site)
         self.in_free_s = 0.0
         self.out_free_s = 0.0
         # Made for the first message that comes unasked: in most algorithms a worker never gets one.
@@ -149,7 +153,10 @@ class VirtualNode:
         into = receiver.in_free_s = (now if now > free else free) + take
         if into < start + take:
             into = start + take
-        arrival = (out if out > into else into) + simulation.latency_s
+        done = out if out > into else into
+        if self.uplink is not receiver.uplink:
+            done = transport.cross(self, receiver, nbytes, (now, start, done))
+        arrival = done + simulation.latency_s
         if simulation.detail:
             who = [self.address.name, receiver.address.name]
             simulation.emit(events.Transfer(start, arrival, "send", who, nbytes))
@@ -212,11 +219,13 @@ class VirtualServer(VirtualLearner, VirtualNode):
     __slots__ = LEARNER_SLOTS
 
     def __init__(
-        self, surroundings: tuple[Simulation, Collectives], shard: Shard, bandwidth: float, replica: Replica
+        self, surroundings: tuple[Simulation, Collectives], shard: Shard, machine: ServerMachine, replica: Replica
     ) -> None:
         simulation = surroundings[0]
-        progress = Progress(simulation.budget, counts_alone=True)
-        address = VirtualAddress("server", shard.index, f"server-{shard.index}", shard)
+        fleet, progress = simulation.job.fleet, Progress(simulation.budget, counts_alone=True)
+        site = fleet.workers[0].machine.site if machine.site is None else machine.site
+        address = VirtualAddress("server", shard.index, f"server-{shard.index}", shard, site)
+        bandwidth = machine.bandwidth_bytes_per_s or fleet.network.bandwidth_bytes_per_s
         super().__init__(surroundings, address, bandwidth, progress)
         self.begin_at(replica)
 
@@ -226,10 +235,11 @@ class VirtualCommunicator(VirtualNode):
 
     __slots__ = ()
 
-    def __init__(self, surroundings: tuple[Simulation, Collectives], index: int, bandwidth: float) -> None:
+    def __init__(self, surroundings: tuple[Simulation, Collectives], index: int, site: str) -> None:
         simulation = surroundings[0]
         whole = Shard(0, 0, simulation.learning.layout.size)
-        address = VirtualAddress("communicator", index, f"communicator-{index}", whole)
+        address = VirtualAddress("communicator", index, f"communicator-{index}", whole, site)
+        bandwidth = simulation.job.fleet.network.bandwidth_bytes_per_s
         super().__init__(surroundings, address, bandwidth, Progress(simulation.budget))
 
 
@@ -258,7 +268,8 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         whole = Shard(0, 0, simulation.learning.layout.size)
         progress = Progress(simulation.budget, num_shards)
         bandwidth = job.fleet.network.bandwidth_bytes_per_s
-        super().__init__(surroundings, VirtualAddress("worker", rank, machine.name, whole), bandwidth, progress)
+        address = VirtualAddress("worker", rank, machine.name, whole, machine.machine.site)
+        super().__init__(surroundings, address, bandwidth, progress)
         self.begin_at(replica)
         self.batch_size = job.batch_size
         self.micro_batch = job.micro_batch or job.batch_size
@@ -321,6 +332,20 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         computed.worker = self
         self._clock.at(end, computed)
         return computed
+
+    def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
+        super().local_step(gradient, lr_scale=lr_scale)
+        self._take_time(gradient)
+
+    def _made_update(self, gradient: Gradient, advance: float | None) -> None:
+        super()._made_update(gradient, advance)
+        self._take_time(gradient)
+
+    def _take_time(self, gradient: Gradient) -> None:
+        """Be busy with an optimizer step: what is computed or sent next begins after it."""
+        if self.processor.s_per_update and gradient.samples:
+            end = self.processor.update(self._clock.time)
+            self.out_free_s = max(self.out_free_s, end)
 
     def contents(self, indices: Tensor, values: Tensor | None = None) -> tuple[Tensor, float]:
         """The sum of these samples' gradients, at these parameters or at my own, and of their losses."""

@@ -195,7 +195,7 @@ class VirtualRun:
         simulation.clock.drop(lambda event: isinstance(event, Planned))
         members = list(faults.alive)
         if members != self._generation.members:
-            let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(members)))
+            let_pass(simulation, simulation.clock.time + regroup_s(simulation, members))
             members = list(faults.alive)  # others may have come or gone meanwhile
             if faults.servers_back_s:  # what a server had learnt since its latest snapshot is gone
                 self._break_off()
@@ -213,7 +213,7 @@ class VirtualRun:
         simulation, faults, generation = self.simulation, self._faults, self._generation
         faults.end()
         drain(simulation, generation)
-        let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(faults.alive)))
+        let_pass(simulation, simulation.clock.time + regroup_s(simulation, faults.alive))
         # A server that dies meanwhile makes all wait for it, too.
         while max(faults.servers_back_s.values(), default=0.0) > simulation.clock.time:
             let_pass(simulation, max(faults.servers_back_s.values()))

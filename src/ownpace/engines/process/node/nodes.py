@@ -249,6 +249,14 @@ class ProcessWorker(ProcessNode):
     def lr(self) -> float:
         return self.learner.lr
 
+    @property
+    def updates(self) -> int:
+        return self.progress.version
+
+    @property
+    def run_samples(self) -> int | None:
+        return self.context.terms.samples
+
     def load(self, samples: int | None = None) -> Pending[Batch]:
         return self.source.load(self.micro_batch if samples is None else samples)
 

@@ -97,6 +97,7 @@ class TaskGradients:
         self._asked: ProcessGradient | None = None
         self._overslept_s = 0.0
         self.takes_layers = not computer.replays
+        worker.learner.on_stepped = self._keep_pace_of_updates
 
     # ---- what an algorithm asks for ----
 
@@ -196,6 +197,11 @@ class TaskGradients:
             self._reporter.report()
             # Also where nothing is awaited for long, as between two rounds of local steps.
             self._worker.inbox.look(0.0)
+
+    def _keep_pace_of_updates(self, begun_s: float) -> None:
+        """Let an optimizer step that was begun then take as long as prescribed."""
+        if self._processor is not None and self._processor.s_per_update:
+            self.keep_pace(self._processor.update(begun_s))
 
     def _overlaps(self, collectives: GroupCollectives) -> bool:
         """Whether buckets leave during the backward pass: there are several, and no pace is prescribed."""

@@ -38,6 +38,8 @@ class RunTerms:
     """Samples after which a generation ends in good order, if that is to be."""
     is_elastic: bool = False
     """Whether the hub leads from one generation to the next: in a complete run; a user's loop has them of its own."""
+    sites: tuple[str, ...] = ()
+    """Where each of the workers is; none where all are at one."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -55,6 +57,7 @@ class RunTerms:
             detail=job.detail,
             checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
             is_elastic=True,
+            sites=tuple(worker.machine.site for worker in job.fleet.workers),
         )
 
     @property
@@ -89,7 +92,8 @@ class RunTerms:
 
     def roster(self, workers: Sequence[str] | None = None) -> Roster:
         """The nodes that take part, with these workers, or with all."""
-        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout)
+        sites = dict(zip(self.workers, self.sites, strict=False))
+        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout, sites)
 
     def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate."""
