@@ -7,6 +7,7 @@ does.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
@@ -33,6 +34,7 @@ from ownpace.engines.process.talk.control import (
     Stop,
     Welcome,
 )
+from ownpace.engines.process.talk.links import PrescribedLink
 from ownpace.engines.process.talk.regrouping import DeclaredDead, Plan, Regroup
 from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
 from ownpace.engines.progress import Progress
@@ -86,6 +88,9 @@ class Inbox:
             context.roster.shards, context.layout.size, context.like.dtype, len(context.roster.workers), own, sizes
         )
         self._assembly = Assembly(sizes, None if own is None else own.index)
+        links = context.terms.links
+        self.link = None if links is None else PrescribedLink(links, context.address)
+        """Where bandwidths are prescribed."""
         self._arrived: deque[Come] = deque()
         self._receiving: list[ProcessReceive] = []
         self._controls: deque[tuple[Control, Body]] = deque() if before is None else before._controls
@@ -109,6 +114,8 @@ class Inbox:
         self.told_to_stop = False
         self._arrived.clear()
         self._assembly.clear()
+        if self.link is not None:
+            self.link.clear()
         self._receiving.clear()
         early, self._early = self._early, []
         for name, packet in early:
@@ -134,6 +141,8 @@ class Inbox:
         """
         # Before messages: a node that has to give up must not wait for one that will never come.
         self._context.orders.raise_alarms()
+        if self.link is not None:
+            timeout_s = self._look_at_link(self.link, timeout_s)
         while (arrived := self._context.mailbox.receive(timeout_s)) is not None:
             timeout_s = 0.0
             name, packet = arrived[0], unpack_from(*arrived, self._limits)
@@ -141,6 +150,17 @@ class Inbox:
                 self._heed(name, packet.control, packet.body)
             else:
                 self._deliver(name, packet)
+        if self.link is not None:
+            self._look_at_link(self.link, 0.0)
+
+    def _look_at_link(self, link: PrescribedLink, timeout_s: float | None) -> float | None:
+        """Take in what is due on a prescribed link; returns how long to wait, at most, for what is not."""
+        now = self._context.clock.now()
+        for sender, packet in link.due(now):
+            self._take_in(sender.name, packet)
+            timeout_s = 0.0
+        next_s = link.next_s(now)
+        return timeout_s if next_s is None else min(next_s, math.inf if timeout_s is None else timeout_s)
 
     def tick(self) -> None:
         """Look once, and end a server or communicator that is not needed any more."""
@@ -208,9 +228,17 @@ class Inbox:
             if self._listener.restarts and not self._context.terms.is_elastic:
                 raise NewGeneration
             return
-        context, now = self._context, self._context.clock.now()
-        if name not in context.roster.by_name:
+        sender = self._context.roster.by_name.get(name)
+        if sender is None:
             return  # it takes no part in this generation
+        if self.link is None:
+            self._take_in(name, packet)
+        else:
+            self.link.hold(sender, packet)
+
+    def _take_in(self, name: str, packet: Packet) -> None:
+        """A message of this generation is there."""
+        context, now = self._context, self._context.clock.now()
         if context.reporter.detail and now > 0:
             nbytes = 0 if packet.body is None else packet.body.nbytes
             context.reporter.event(

@@ -74,6 +74,8 @@ class ProcessNode:
             part,
             num_parts,
         )
+        if self.inbox.link is not None:
+            self.inbox.link.leave(packet)
         self.context.mailbox.send(to.name, packet)
 
     def receive(self, sender: Address | None = None) -> Pending[Message]:

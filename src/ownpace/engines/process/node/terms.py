@@ -15,6 +15,7 @@ from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.version import __version__
 from ownpace.engines.job import Job
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
+from ownpace.engines.process.talk.links import PrescribedLinks
 from ownpace.engines.roster import Roster
 
 
@@ -40,6 +41,8 @@ class RunTerms:
     """Whether the hub leads from one generation to the next: in a complete run; a user's loop has them of its own."""
     sites: tuple[str, ...] = ()
     """Where each of the workers is; none where all are at one."""
+    links: PrescribedLinks | None = None
+    """Where bandwidths are prescribed, those."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -57,6 +60,7 @@ class RunTerms:
             detail=job.detail,
             checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
             is_elastic=True,
+            links=PrescribedLinks.of(job),
             sites=tuple(worker.machine.site for worker in job.fleet.workers),
         )
 
