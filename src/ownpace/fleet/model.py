@@ -58,21 +58,27 @@ class Machine:
     """Each micro-batch takes (1 + jitter·|N(0,1)|) times as long."""
     io_s_per_sample: float = 0.0
     """Time to load a sample."""
+    s_per_batch: float = 0.0
+    """Time to begin a micro-batch, whatever its size."""
+    s_per_update: float = 0.0
+    """Time of a worker's own optimizer step, and of what goes with it."""
     slowdown: tuple[Slowdown, ...] = ()
     site: str = ""
     """Where it is: what `network.between` links."""
 
     def __post_init__(self) -> None:
         positive(samples_per_s=self.samples_per_s, count=self.count)
-        not_negative(jitter=self.jitter, io_s_per_sample=self.io_s_per_sample)
+        fixed = {"s_per_batch": self.s_per_batch, "s_per_update": self.s_per_update}
+        not_negative(jitter=self.jitter, io_s_per_sample=self.io_s_per_sample, **fixed)
         at_most(1000, jitter=self.jitter)
-        at_most(1 / SLOWEST, io_s_per_sample=self.io_s_per_sample)
+        at_most(1 / SLOWEST, io_s_per_sample=self.io_s_per_sample, **fixed)
         if self.samples_per_s is not None and not SLOWEST <= self.samples_per_s <= FASTEST:
             raise InputError(f"samples_per_s is {self.samples_per_s}; it must be between {SLOWEST:g} and {FASTEST:g}")
-        if self.samples_per_s is None and (self.jitter or self.io_s_per_sample or self.slowdown):
+        changes = (self.jitter, self.io_s_per_sample, self.s_per_batch, self.s_per_update, self.slowdown)
+        if self.samples_per_s is None and any(changes):
             raise InputError(
-                f"machine '{self.name}' has no samples_per_s, but jitter, io_s_per_sample or slow-downs, which change "
-                "a pace; give it one, or leave those out"
+                f"machine '{self.name}' has no samples_per_s, but jitter, io_s_per_sample, s_per_batch, s_per_update "
+                "or slow-downs, which change a pace; give it one, or leave those out"
             )
         _check_name(self.name)
         check_site(self.site)
@@ -87,11 +93,15 @@ class Machine:
                     f"machine '{self.name}' has slow-downs that overlap at {later.from_s} s; let one end first"
                 )
 
-    @property
-    def mean_samples_per_s(self) -> float:
-        """What it computes in a second on average, its jitter counted, and no more than it can load."""
+    def mean_samples_per_s(self, micro_batch: int | None = None) -> float:
+        """What it computes in a second on average, its jitter counted, and no more than it can load.
+
+        With micro-batches of this many samples; None: of so many that beginning one does not count.
+        """
         assert self.samples_per_s is not None, "the pace of this machine is not known in advance"
         computes = self.samples_per_s / (1 + self.jitter * MEAN_ABS_NORMAL)
+        if micro_batch and self.s_per_batch:
+            computes /= 1 + self.s_per_batch * self.samples_per_s / micro_batch
         # Loading and computing overlap, so the slower of the two sets the pace.
         return min(computes, 1 / self.io_s_per_sample) if self.io_s_per_sample else computes
 
@@ -241,13 +251,16 @@ class Fleet:
         """Whether every machine has a pace, so that its time can be predicted."""
         return all(machine.samples_per_s is not None for machine in self.machine)
 
-    def limit_samples_per_s(self, until_s: float) -> float:
+    def limit_samples_per_s(self, until_s: float, micro_batch: int | None = None) -> float:
         """The sum of what each worker would compute alone and without waiting, over the first `until_s` seconds.
 
-        Jitter, slow-downs and the times at which a machine was away count, at their average. Loading counts
-        only where it is slower than computing, since it can be hidden behind that.
+        Jitter, slow-downs, the times at which a machine was away and the beginning of each micro-batch count, at their
+        average; updates do not. Loading counts only where it is slower than computing, since it can be hidden behind
+        that.
         """
-        return sum(worker.machine.mean_samples_per_s * worker.mean_rate(until_s) for worker in self.workers)
+        return sum(
+            worker.machine.mean_samples_per_s(micro_batch) * worker.mean_rate(until_s) for worker in self.workers
+        )
 
 
 def _check_name(name: str) -> None:

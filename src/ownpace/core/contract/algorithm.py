@@ -46,6 +46,10 @@ class Algorithm(ABC):
         """Whether each subgroup of this algorithm has a communicator."""
         return type(self).communicator is not Algorithm.communicator
 
+    def remark(self, updates: int) -> str | None:
+        """What users should know of a run that made this many updates, in one line, if there is something."""
+        return None
+
     def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
         """How the workers' ranks divide into subgroups. By default they are one."""
         return (tuple(range(num_workers)),)

@@ -258,6 +258,15 @@ class Parameters:
     version: int
     """How many updates made it."""
     shard: Shard
+    by_layer: bool = False
+    """Whether a message takes it layer by layer, the lowest first."""
+
+    def to_send(self, *, by_layer: bool) -> Parameters:
+        """The same, to be sent layer by layer, or in one piece.
+
+        Whoever awaits the message gets all of it; a worker that hands it to `place` before it has come need not wait.
+        """
+        return Parameters(self.values, self.version, self.shard, by_layer) if by_layer else self
 
     @property
     def nbytes(self) -> int:

@@ -161,6 +161,8 @@ def never_stands_still(run: Evidence) -> Complaints:
     What was given up is in no record; so a pause counts from the last moment at which anything happened to a machine.
     """
     faults, network = run.faults, run.scenario.job.fleet.network
+    if run.may_part:
+        return
     marks = [event.t for event in run.of(Generation)]
     for fault in faults:
         marks += [fault.at_s, fault.back_at_s or fault.at_s, fault.at_s + RESTART_S, fault.at_s + SILENCE_S]

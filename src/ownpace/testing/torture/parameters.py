@@ -84,7 +84,7 @@ def _as_dealt(run: Evidence, most: Tensor, least: Tensor) -> Complaints:
     scenario = run.scenario
     size = len(most)
     cut = any(fault.what == "cut" for fault in run.of(Fault))
-    parted = len(scenario.job.servers) > 1 and (cut or run.killed("server"))
+    parted = len(scenario.job.servers) > 1 and (cut or run.killed("server") or run.may_part)
     order = Permutations(size, scenario.job.seed, Purpose.QUEUE)
     dealt = int(most.sum())
     if scenario.subject.drops_samples or run.error is not None or run.broken_off:
