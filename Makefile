@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 EPOCHS ?= 28
 
-.PHONY: help demo test test-slow test-integrations torture check format coverage journeys bench claims map clean pages
+.PHONY: help demo test test-slow test-integrations torture torture-process check format coverage journeys bench claims map \
+  clean pages
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -37,6 +38,11 @@ test: check  ## checks and all tests but the slow ones
 SEEDS ?= 10000
 torture: .venv/ready  ## fleets, algorithms and faults drawn from 10,000 seeds, in virtual time; SEED=4711 replays one
 	$(BIN)/python -m ownpace.testing.torture $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# A seed with SEED=7 is that of kills; for cuts: python -m ownpace.testing.torture_process --links --seed 7.
+KILLS ?= 50
+torture-process: .venv/ready  ## nodes killed and stopped at random moments on real processes; links cut, if you are root
+	$(BIN)/python -m ownpace.testing.torture_process $(if $(SEED),--seed $(SEED),--links --kills $(KILLS))
 
 format: .venv/ready  ## put the code into shape
 	$(BIN)/ruff format

@@ -33,7 +33,7 @@ class BetweenRanks:
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are."""
+        """How many workers there are now: as many as were started, less those that are gone."""
         return self._run.num_workers
 
     @property
@@ -75,7 +75,7 @@ class BetweenRanks:
         self._refuse_elsewhere(what)
         mine = Packed()
         text = mine.text(value)
-        if self.num_workers == 1:
+        if self._run.world_size == 1:
             return [unpack(text, mine.devices)]
         self._calls += 1
         key = f"call/{self._calls}"
@@ -85,7 +85,7 @@ class BetweenRanks:
         self._forget()
         self._written.append(f"{key}/{self.rank}")
         # The own value, too: a tensor of this rank's is then as independent of it as those of the others.
-        return [unpack(self._run.store.get(f"{key}/{rank}"), mine.devices) for rank in range(self.num_workers)]
+        return [unpack(self._run.store.get(f"{key}/{rank}"), mine.devices) for rank in self._run.presence.there]
 
     def _forget(self) -> None:
         # What was written for the call before: that all ranks have come here means that all have read it.

@@ -86,6 +86,8 @@ class Generations:
         """Called when a plan has been told: the hub may have something to give, too."""
         self.on_start: Callable[[Plan | None, Roster], None] = _ignore
         """Called when all are prepared, before they are told to start."""
+        self.workers = frozenset(config.terms.workers)
+        """All of the fleet, there or not."""
         self._config = config
         self._tell = tell
         self._restarts = restarts
@@ -244,13 +246,17 @@ class Generations:
             giver, receivers, used = HUB, [*workers, *servers], list[int]()
             version, samples = self._config.resumed.version, self._config.resumed.samples
         else:
-            # Newcomers have nothing to give; of equals, the first.
-            giver = max((name for name in workers if name not in new), key=lambda name: stood[name].version)
+            # Newcomers have nothing to give; of equals, the first. In a user's script, a loop is over for all as soon
+            # as it is for one: that one has made all its updates.
+            known = [name for name in workers if name not in new]
+            giver = max(known, key=lambda name: (stood[name].stage, stood[name].version))
             receivers = [name for name in workers if name in new or not self._is_equal(stood[name], stood[giver])]
             receivers += [name for name in servers if name in new]
             counted = [self._standing(name) for name in servers or [giver]]
-            # A sample counts as soon as one server has learnt from it: that one would learn from it twice.
-            used = [max(column) for column in zip(*(each.used for each in counted), strict=False)]
+            # A sample counts as soon as one server has learnt from it: that one would learn from it twice. A server
+            # that has not heard of the running loop yet has learnt from nothing in it.
+            in_it = [each for each in counted if each.stage == stood[giver].stage]
+            used = [max(column) for column in zip(*(each.used for each in in_it), strict=False)]
             version, samples = counted[0].version, counted[0].samples
         self._in_vain = 0 if version > self._last_version else self._in_vain
         self._last_version = version
@@ -270,7 +276,8 @@ class Generations:
         counts = snapshot["counts"]
         # Of an earlier generation: whose samples they were does not matter any more.
         used = list(counts["used"]) if snapshot["generation"] == self._started else []
-        return Standing(self.number, True, counts["version"], counts["samples"], counts["ahead"], used, [])
+        stage = snapshot["stage"]
+        return Standing(self.number, True, counts["version"], counts["samples"], counts["ahead"], used, [], stage)
 
     def _is_equal(self, one: Standing, other: Standing) -> bool:
         if self._config.terms.num_servers:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from ownpace.core.contract.errors import (
@@ -30,7 +31,7 @@ from ownpace.engines.process.run.agent_watch import AgentWatch, find_agent
 from ownpace.engines.process.run.complaints import Complaints
 from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, silence_s
 from ownpace.engines.process.run.roll import JOIN, LEAVE, LOOP, Roll
-from ownpace.engines.process.talk.control import Agreed, Control, Failed, GiveUp, Parted, Refuse, Together
+from ownpace.engines.process.talk.control import Agreed, Control, Failed, GiveUp, Parted, Refuse, Saved, Together
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
@@ -41,6 +42,8 @@ _EXPLAIN_S = 5.0
 """How long a rank that only suffers from the failure of another waits to hear whose it was."""
 _COME_BACK_S = 2.0
 """How long a line may take to be made anew, where a run goes on without those that are gone."""
+_PARTED_S = 60.0
+"""How long rank 0 may be out of reach, where a run goes on: it does so without this rank, which joins anew."""
 _LIMITS = Limits((), 0)
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,12 @@ class Presence:
         self._roll = Roll(environment.world_size)
         self._complaints = Complaints()
         self._parted: set[int] = set()
+        self._gone: set[int] = set()
+        self._newest_save = ""
+        self.there: list[int] = list(self._ranks)
+        """The ranks that came to the latest place where all were together."""
+        self.on_wait: Callable[[], None] = _nothing
+        """Called while this rank waits for others at such a place."""
         self._suspects: dict[str, float] = {}
         self._number = 0
         self._agreed = 0
@@ -115,6 +124,19 @@ class Presence:
         self.loops += 1
         self.together(LOOP, fingerprint)
 
+    def saved(self, path: str) -> None:
+        """This rank has written a checkpoint: if all of them end, each knows what to go on from."""
+        with self._changed:
+            self._take_saved(self._rank, path)
+
+    def _take_saved(self, rank: int, path: str) -> None:
+        self._newest_save = path
+        if self._rank == 0:
+            for other in self._ranks[1:]:
+                self._send(other, Saved(path))
+        elif rank == self._rank:
+            self._send(0, Saved(path))
+
     def leave(self) -> None:
         """Leave when all ranks do; raises as `begin_loop` does."""
         self.together(LEAVE)
@@ -131,12 +153,18 @@ class Presence:
                 self._take(0, act)
             else:
                 self._send(0, act)
-            self._wait()
+        self._wait()
 
     def _wait(self) -> None:
-        # In short waits, so that Python can look at its signals.
-        while self._agreed < self._number and not self.orders.alarms:
-            self._changed.wait(_TICK_S)
+        while True:
+            # In short waits, so that Python can look at its signals.
+            with self._changed:
+                if self._agreed < self._number and not self.orders.alarms:
+                    self._changed.wait(_TICK_S)
+                if self._agreed >= self._number or self.orders.alarms:
+                    break
+            # Without the lock: it may take long, and what comes meanwhile has to be heard.
+            self.on_wait()
         self.check()
 
     def _listen(self) -> None:
@@ -168,7 +196,9 @@ class Presence:
                 with self._changed:
                     self._complaints.add(error)
         with self._changed:
-            for rank in lost:
+            # What the hub has found by now: it hears of some before.
+            heard = self.orders.gone - self._gone if self.orders.goes_on else set[int]()
+            for rank in {*lost, *heard}:
                 self._lose(rank)
             for line in self._roll.late():
                 log.warning("%s", line)
@@ -188,10 +218,17 @@ class Presence:
         for name in list(self._suspects):
             if self._mailbox.is_up(name):
                 del self._suspects[name]
-        return [_rank(name) for name, since_s in self._suspects.items() if now > since_s + _COME_BACK_S]
+        return [_rank(name) for name, since_s in self._suspects.items() if now > since_s + self._patience_s(name)]
+
+    def _patience_s(self, name: str) -> float:
+        assert self._mailbox is not None
+        # A host that says that nobody listens there knows; one that says nothing may only be cut off, or this one is.
+        return _PARTED_S if self._rank and not self._mailbox.is_refused(name) else _COME_BACK_S
 
     def _take(self, rank: int, control: Control | None) -> None:
         match control:
+            case Together() if rank in self._gone:
+                pass  # it was stopped, or cut off, and has still to learn that it was declared dead
             case Together() if self._rank == 0:
                 # Each rank is at the first place that not all have come to: a rank elsewhere has lost count.
                 if control.number != self._agreed + 1:
@@ -199,12 +236,14 @@ class Presence:
                 answer = self._roll.take(rank, control)
                 if answer is not None:
                     self._tell(answer)
-            case Agreed(number) if rank == 0 and number == self._number:
-                self._agreed = number
+            case Agreed(number, ranks) if rank == 0 and number == self._number:
+                self._agreed, self.there = number, ranks
                 self._changed.notify_all()
             case Refuse(message) if rank == 0:
                 self._alarm(InputError(message))
-            case Failed():
+            case Saved(path):
+                self._take_saved(rank, path)
+            case Failed() if rank not in self._gone:  # the others have gone on without one that is
                 self._complaints.add(control.error(f"rank {rank}"))
             case GiveUp(code, message) if rank == 0:
                 kinds = {kind.code: kind for kind in (InputError, ReplicasDiffer)}  # of all ranks, not of one
@@ -215,21 +254,30 @@ class Presence:
 
     def _lose(self, rank: int) -> None:
         assert self._mailbox is not None
+        self._suspects.pop(_name(rank), None)
+        if self.orders.goes_on and rank and rank not in self._parted:
+            log.info("rank %s is gone", rank)
+            self.orders.gone.add(rank)
+            self._gone.add(rank)
+            answer = self._roll.lose(rank)
+            if answer is not None:
+                self._tell(answer)
+            return  # and its line is kept: it may come back
         # Nothing more can be sent to it: closing would wait for that.
         self._mailbox.drop(_name(rank))
-        self._suspects.pop(_name(rank), None)
         if rank in self._parted:
-            return
-        if self.orders.goes_on and rank:
-            log.info("rank %s is gone", rank)
             return
         self.orders.gone.add(rank)
         error = MachineDied(
             f"rank {rank} is gone: its process ended without a word, or did not answer for {self._silence_s:g} s; "
-            "the others cannot go on without it"
+            f"the others cannot go on without it{self._how_to_go_on()}"
         )
         error.blame = f"rank {rank}"
         self._complaints.add(error)
+
+    def _how_to_go_on(self) -> str:
+        path = self._newest_save
+        return f"; start all of them again, and go on with fleet.load({path!r})" if path else ""
 
     def _lose_agent(self) -> None:
         with self._changed:
@@ -255,7 +303,8 @@ class Presence:
         self._take(0, control)
 
     def _send(self, rank: int, control: Control) -> None:
-        assert self._mailbox is not None
+        if self._mailbox is None:
+            return  # this rank is alone
         # A line that has ended is gone; a new one would be waited for.
         if self._mailbox.knows(_name(rank)):
             self._mailbox.send(_name(rank), Packet(control=control))
@@ -302,6 +351,9 @@ class Presence:
         if self._has_failed and self._rank == 0:
             self._awaited_alarm()  # the others hear from this rank why the run has failed
         with self._changed:
+            for rank in self._ranks:
+                if not self._mailbox.is_up(_name(rank)):
+                    self._mailbox.drop(_name(rank))  # closing would wait until it can be sent to
             for rank in [] if self._has_failed else self._ranks:
                 if rank != self._rank:
                     self._send(rank, Parted())
@@ -309,6 +361,10 @@ class Presence:
         self._thread.join()
         self._mailbox.close()
         self._mailbox = None
+
+
+def _nothing() -> None:
+    pass
 
 
 def _name(rank: int) -> str:

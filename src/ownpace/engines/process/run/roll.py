@@ -35,7 +35,7 @@ class Roll:
     """Which ranks have come to which place."""
 
     def __init__(self, num_ranks: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._num_ranks = num_ranks
+        self._ranks = set(range(num_ranks))
         self._now = now
         self._places: dict[int, _Meeting] = {}
 
@@ -46,12 +46,28 @@ class Roll:
         # At once, not when all have come: a rank that is elsewhere may never come to this place.
         if len({each.what for each in place.came.values()}) > 1:
             return Refuse(elsewhere(place.came))
-        if len(place.came) < self._num_ranks:
+        return self._settled(act.number, place)
+
+    def lose(self, rank: int) -> Agreed | None:
+        """A rank is gone, and the others go on; returns what to tell them, if they have been waiting for it alone."""
+        self._ranks.discard(rank)
+        for number, place in list(self._places.items()):
+            place.came.pop(rank, None)
+            answer = self._settled(number, place) if place.came else None
+            if isinstance(answer, Agreed):
+                return answer
+        return None
+
+    def _settled(self, number: int, place: _Meeting) -> Agreed | Refuse | None:
+        """What all are to be told once all who are there have come."""
+        if not self._ranks <= place.came.keys():
             return None
-        del self._places[act.number]
-        found = differences([place.came[each].fingerprint for each in range(self._num_ranks)])
-        where = f" in their {ordinal(act.loops)} loop over fleet.batches" if act.loops > 1 else ""
-        return Refuse(do_not_fit(found, where)) if found else Agreed(act.number)
+        del self._places[number]
+        ranks = sorted(self._ranks)
+        loops = place.came[ranks[0]].loops
+        found = differences([place.came[each].fingerprint for each in ranks], ranks)
+        where = f" in their {ordinal(loops)} loop over fleet.batches" if loops > 1 else ""
+        return Refuse(do_not_fit(found, where)) if found else Agreed(number, ranks)
 
     def late(self) -> list[str]:
         """What to say about ranks that others have been waiting for; each place is told of once."""
@@ -59,7 +75,7 @@ class Roll:
         for place in self._places.values():
             if not place.is_told and self._now() > place.since_s + _PATIENCE_S:
                 place.is_told = True
-                missing = [rank for rank in range(self._num_ranks) if rank not in place.came]
+                missing = self._ranks - place.came.keys()
                 lines.append(f"{_at(place.came)}; waiting for {ranks_in_words(missing)} since {_PATIENCE_S:g} s")
         return lines
 
@@ -102,12 +118,13 @@ def do_not_fit(found: Sequence[str], where: str = "") -> str:
     return f"the ranks do not fit together{where}: {'; '.join(found)}; start all of them alike"
 
 
-def differences(fingerprints: Sequence[Mapping[str, str]]) -> list[str]:
-    """How the workers, in order of rank, differ from the first, in words."""
+def differences(fingerprints: Sequence[Mapping[str, str]], ranks: Sequence[int] | None = None) -> list[str]:
+    """How the workers, in order of rank, differ from the first, in words; `ranks` are theirs, if not 0, 1, …."""
     found = []
+    by_rank = dict(zip(range(len(fingerprints)) if ranks is None else ranks, fingerprints, strict=True))
     for key, value in fingerprints[0].items():
-        others = [rank for rank, fingerprint in enumerate(fingerprints) if fingerprint.get(key) != value]
+        others = [rank for rank, fingerprint in by_rank.items() if fingerprint.get(key) != value]
         if others:
-            theirs = fingerprints[others[0]].get(key, "nothing")
+            theirs = by_rank[others[0]].get(key, "nothing")
             found.append(f"the {key} of {ranks_in_words(others)} is {theirs}, that of rank 0 is {value}")
     return found

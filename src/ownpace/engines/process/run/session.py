@@ -284,6 +284,9 @@ class HubKeeper:
             for alarm in self._orders.alarms[heard:]:
                 hub.complaints.add(alarm)
                 heard += 1
+            # Each hears of some deaths before the other does; who is gone for one must be for both.
+            hub.lose_ranks(self._orders.gone)
+            self._orders.gone |= hub.missing()
             if self._orders.stops:
                 self._interrupt()
         self.error = self._verdict()

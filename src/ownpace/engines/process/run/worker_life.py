@@ -34,6 +34,7 @@ from ownpace.engines.process.run.life import (
     await_plan,
     await_state,
     drive,
+    forget_lines,
     give_state,
     say_farewell,
 )
@@ -237,6 +238,7 @@ class WorkerLife:
         inbox = self.node.inbox
         inbox.declared_dead = self.node.restarts = False
         self._is_new, self._is_running = True, False
+        forget_lines(self.node)
         self._introduce()
         self.node.restarts = True
         self._await_regrouping()

@@ -28,7 +28,7 @@ from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
 # The fields of `_Header` in their order; `<` turns off alignment.
-_HEADER = struct.Struct("<4sBBBBiiqqqdddiiiiii")
+_HEADER = struct.Struct("<4sBBBBiqqqqdddiiiiii")
 # The digit counts changes of this format.
 _MAGIC = b"OWN4"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)
