@@ -76,6 +76,7 @@ bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a ma
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/against_ddp.py
 	$(BIN)/python benchmarks/servers.py
+	$(BIN)/python benchmarks/sites.py
 	$(BIN)/python benchmarks/overhead.py
 
 claims: .venv/ready  ## the races of docs/results/claims.md: hours on a small machine; what was run before is kept in runs/
