@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ownpace.core.contract.events import Event, Fault, Generation, Run, Update, from_line
 
-PATIENCE_S = 45.0
+PATIENCE_S = 120.0
 """How long anything may take that a run does by itself, next to other work of a small machine."""
 _MARK = "OWNPACE_TORTURE_MARK"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")

@@ -22,7 +22,7 @@ def restarts() -> tuple[Restarts, list[str], Clock]:
 
 def test_a_node_that_keeps_dying_is_started_later_and_later():
     made, started, clock = restarts()
-    pauses = []
+    pauses: list[float] = []
     for _ in range(4):
         assert made.ask("a")
         begun = clock.now_s
