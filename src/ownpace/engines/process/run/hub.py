@@ -159,6 +159,7 @@ class Hub:
             return
         restarts = elastic.restarts(name) and self.restarts.ask(name)
         if name not in elastic.members:
+            elastic.lose(name)  # it may have been about to join
             return
         self._warn(error, restarts=restarts)
         if isinstance(error, PeerLost):
