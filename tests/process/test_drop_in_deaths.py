@@ -69,7 +69,7 @@ def slowly(*all_: Any) -> list[Any]:
         ("sync", ["2:0:3:kill"]),
         ("async", [some_death(1)]),
         *slowly(
-            ("sync", ["1:1:0:step", "2:0:-:kill"]),
+            ("sync", ["1:1:0:step", "2:1:-:kill"]),
             ("sync", ["2:1:-:kill"]),
             ("balanced", [some_death(2)]),
             ("balanced", ["1:0:2:step"]),
