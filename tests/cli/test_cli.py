@@ -52,6 +52,13 @@ def test_train_writes_a_folder_and_prints_json_last(capfd, tmp_path):
     assert Digits().score(model, Digits().test_samples()).accuracy == result["accuracy"]
 
 
+def test_a_run_of_od_that_was_mostly_warm_up_says_so(capfd):
+    code, out, _ = run(capfd, "compare", "--algorithms", "od,sync", "--epochs", "10", "--seeds", "0,1", "--out", "r")
+    assert code == 0
+    words = " ".join(out.split())
+    assert words.count("od: 0 of 113 updates were OD-SGD's, the others its warm-up") == 1
+
+
 def test_train_shows_a_table_and_a_figure(capfd, tmp_path):
     code, out, _ = run(capfd, "train", "--algorithm", "stale", "-p", "staleness=1", "--epochs", "1", "--out", "r")
     assert code == 0

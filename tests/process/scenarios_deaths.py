@@ -55,7 +55,8 @@ def die() -> None:
 
 
 def counted(inputs: Tensor, model: nn.Module) -> Tensor:
-    return model(inputs).mean()
+    loss: Tensor = model(inputs).mean()
+    return loss
 
 
 def normed(batch: Any, model: nn.Module) -> Tensor:

@@ -45,6 +45,8 @@ def keeps_finite_weights(run: Evidence) -> Complaints:
 def counts_versions(run: Evidence) -> Complaints:
     """Versions count updates, one by one, of each server or of all replicas; and samples add up with them."""
     servers = run.most_servers
+    # Each of another number of servers goes on where the furthest of those before was.
+    other_servers = len(run.header.groups.get("servers", ())) != len(run.scenario.job.servers)
     version: defaultdict[str, int] = defaultdict(int)
     samples: dict[str, int] = defaultdict(int)
     for event in run.events:
@@ -53,7 +55,7 @@ def counts_versions(run: Evidence) -> Complaints:
             # Of several servers, others than the first may have lost updates, too.
             if servers < 2 and event.lost != max(0, version[first] - event.updates):
                 yield f"generation {event.number} goes on from {event.updates} after {version[first]}"
-            if servers and event.why != "checkpoint":
+            if servers and (event.why != "checkpoint" or other_servers):
                 version.clear()  # and all count what any has learnt from
                 samples.clear()
             version.default_factory = lambda: -1  # where servers are new, they go on from what others were
@@ -157,6 +159,8 @@ def never_stands_still(run: Evidence) -> Complaints:
     What was given up is in no record; so a pause counts from the last moment at which anything happened to a machine.
     """
     faults, network = run.faults, run.scenario.job.fleet.network
+    if run.may_part:
+        return
     marks = [event.t for event in run.of(Generation)]
     for fault in faults:
         marks += [fault.at_s, fault.back_at_s or fault.at_s, fault.at_s + RESTART_S, fault.at_s + SILENCE_S]

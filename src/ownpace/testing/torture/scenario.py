@@ -190,7 +190,10 @@ def _server(draws: Draws, network: Network) -> ServerMachine:
 def _other_fleet(draws: Draws, job: Job) -> Fleet:
     """Some of the machines, or more of them; and as many servers as anyone likes, where weights can show that."""
     machines = list(job.fleet.machine)
-    machines = machines[: draws.number(1, len(machines))] if draws.chance(0.5) else [*machines, machines[0]]
+    if draws.chance(0.5):
+        machines = machines[: draws.number(1, len(machines))]
+    elif _is_large_enough(job, len(machines) + 1):
+        machines.append(machines[0])
     known = {worker.name for worker in Fleet(machine=tuple(machines)).workers}
     servers = job.fleet.server
     if servers and isinstance(job.task, Ballots):
@@ -198,6 +201,13 @@ def _other_fleet(draws: Draws, job: Job) -> Fleet:
     known |= {f"server-{number}" for number in range(max(1, len(servers)))}
     fault = tuple(fault for fault in job.fleet.fault if fault.worker in known)
     return replace(job.fleet, machine=tuple(machines), server=servers, fault=fault)
+
+
+def _is_large_enough(job: Job, num_workers: int) -> bool:
+    """Whether a bound on an update's batch leaves a sample for every worker."""
+    settings = vars(job.algorithm)
+    bound = settings.get("max_batch") or settings.get("target_batch")
+    return not bound or bound >= 2 * num_workers
 
 
 def _optimizer(draws: Draws) -> OptimizerSpec:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import PeerLost, ReplicasDiffer, WireError
+from ownpace.core.contract.roles import Pending
 from ownpace.core.contract.values import Address, Body, Gradient, Message, Parameters
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.reporter import HUB
@@ -285,6 +286,17 @@ class ProcessReceive:
         return self.message
         # Never reached: it makes this a generator, which is what `await` needs.
         yield
+
+
+def taken(received: Pending[Message]) -> Message:
+    """A message, waited for here and now. What it depends on has been sent."""
+    waiting = received.__await__()
+    try:
+        next(waiting)
+    except StopIteration as end:
+        message: Message = end.value
+        return message
+    raise RuntimeError("a message was awaited that cannot come before a gradient that is still to be computed")
 
 
 def _on(body: Body, device: torch.device) -> Body:

@@ -243,6 +243,7 @@ class UserLoop:
             asked.sum.begun = sums.start(collectives, asked.gradient, buffer, buckets)  # type: ignore[assignment]
         # Only now: a gradient that was refused may be brought again.
         self._source.asked = None
+        self._source.send(asked)
         self._handed_out.dropped = 0  # the gradient has told of them
         if brought.samples:
             self._handed_out.bring(brought.model)

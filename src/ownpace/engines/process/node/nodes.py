@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Parameters
+from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, Notes, Parameters
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.inbox import Inbox, ProcessReceive
+from ownpace.engines.process.node.inbox import Inbox, ProcessReceive, taken
 from ownpace.engines.process.node.learner import LearnerState
 from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
@@ -49,8 +49,9 @@ class ProcessNode:
     def training(self) -> bool:
         return self.progress.training
 
-    def send(self, to: Address, body: Body = None, **notes: float) -> None:
+    def send(self, to: Address, body: Body | Pending[Gradient] = None, **notes: float) -> None:
         self.finish_asked()
+        assert isinstance(body, Gradient | Parameters | Tensor | None), "only a worker has gradients to be computed"
         packet = Packet(
             body,
             notes,
@@ -62,7 +63,7 @@ class ProcessNode:
         )
         self.context.mailbox.send(to.name, packet)
 
-    def receive(self, sender: Address | None = None) -> ProcessReceive:
+    def receive(self, sender: Address | None = None) -> Pending[Message]:
         self.finish_asked()
         return self.inbox.receive(sender)
 
@@ -191,6 +192,12 @@ class GradientSource(Protocol):
     def hand_over(self, asked: Pending[Gradient], group: Group) -> Pending[Gradient]:
         """Sum a gradient that may still have to be computed."""
 
+    def push(self, asked: Pending[Gradient], to: Address, notes: Notes) -> None:
+        """Send a gradient that may still have to be computed."""
+
+    def received(self, received: ProcessReceive) -> Pending[Message]:
+        """A message that was asked for now: it cannot come before what was asked for earlier has been sent."""
+
     def buffers(self) -> Tensor | None:
         """The model's buffers in one vector, where the hub needs them to evaluate it."""
 
@@ -215,6 +222,7 @@ class ProcessWorker(ProcessNode):
         self.kept: dict[str, Tensor] = {} if before is None else before.kept
         self.source: GradientSource
         self.learner = LearnerState(context, self.progress, held, self.inbox, self._buffers)
+        self._arriving: list[Pending[Message]] = []
 
     @property
     def rank(self) -> int:
@@ -222,11 +230,20 @@ class ProcessWorker(ProcessNode):
 
     @property
     def parameters(self) -> Parameters:
+        self._settle()
         return self.learner.parameters
 
     @property
     def lr(self) -> float:
         return self.learner.lr
+
+    @property
+    def updates(self) -> int:
+        return self.progress.version
+
+    @property
+    def run_samples(self) -> int | None:
+        return self.context.terms.samples
 
     def load(self, samples: int | None = None) -> Pending[Batch]:
         return self.source.load(self.micro_batch if samples is None else samples)
@@ -240,6 +257,8 @@ class ProcessWorker(ProcessNode):
         plus: Gradient | None = None,
     ) -> Pending[Gradient]:
         self.finish_asked()
+        if at is None:
+            self._settle()
         if batch is not None:
             samples = batch.samples
         return self.source.ask(self.micro_batch if samples is None else samples, at, batch, plus)
@@ -253,23 +272,46 @@ class ProcessWorker(ProcessNode):
             return super().all_reduce(body, group)
         return self.source.hand_over(body, group or self.workers)  # type: ignore[arg-type,return-value]  # never a tensor
 
+    def send(self, to: Address, body: Body | Pending[Gradient] = None, **notes: float) -> None:
+        if isinstance(body, Gradient | Parameters | Tensor | None):
+            super().send(to, body, **notes)
+        else:
+            self.source.push(body, to, notes)
+
+    def receive(self, sender: Address | None = None) -> Pending[Message]:
+        self.finish_asked()
+        return self.source.received(self.inbox.receive(sender))
+
     def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
         self.finish_asked()
+        self._settle()
         self.learner.step(gradient, lr_scale, advance, memory)
 
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
+        self._settle()
         return self.learner.peek(gradient, lr_scale)
 
-    def place(self, parameters: Parameters) -> None:
+    def place(self, parameters: Parameters | Pending[Message]) -> None:
         self.finish_asked()
-        self.learner.place(parameters)
+        if isinstance(parameters, Parameters):
+            self.learner.place(parameters)
+        else:
+            self._arriving.append(parameters)
+
+    def _settle(self) -> None:
+        """Wait for the parameters that were handed over before they had come."""
+        arriving, self._arriving = self._arriving, []
+        for received in arriving:
+            self.learner.place(taken(received).parameters)
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         self.finish_asked()
+        self._settle()
         self.learner.local_step(gradient, lr_scale)
 
     def commit(self, values: Tensor, work: Gradient) -> None:
         self.finish_asked()
+        self._settle()
         self.learner.commit(values, work)
 
     def take_data_range(self, start: float, stop: float) -> None:
@@ -286,6 +328,7 @@ class ProcessWorker(ProcessNode):
 
     def begin(self, loop: int) -> None:
         super().begin(loop)
+        self._arriving.clear()
         self.learner.begin()
 
     def _buffers(self) -> Tensor | None:

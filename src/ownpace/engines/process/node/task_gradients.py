@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Batch, Gradient, Group, Parameters, sum_sources
+from ownpace.core.contract.values import Address, Batch, Gradient, Group, Notes, Parameters, sum_sources
 from ownpace.core.learning.sampling import Sampler
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
-from ownpace.engines.process.node.inbox import TICK_S
+from ownpace.engines.process.node.inbox import TICK_S, ProcessReceive
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 from ownpace.engines.processor import Processor
@@ -36,6 +36,8 @@ class ProcessGradient:
     gradient: Gradient | None = None
     end_s: float = 0.0
     """When the prescribed time for it is over."""
+    pushes: list[tuple[Address, Notes]] = field(default_factory=list)
+    """To whom it goes as soon as it is computed."""
 
     @property
     def done(self) -> bool:
@@ -90,6 +92,7 @@ class TaskGradients:
         self._queue = GpuQueue(self._device, lead_s=_LEAD_S if computer.replays else math.inf)
         self._asked: ProcessGradient | None = None
         self._overslept_s = 0.0
+        worker.learner.on_stepped = self._keep_pace_of_updates
 
     # ---- what an algorithm asks for ----
 
@@ -127,6 +130,24 @@ class TaskGradients:
         gradient = self._end(asked, begun, values, loss)
         return sums.start(collectives, gradient, buffer, sender)  # type: ignore[return-value]
 
+    def push(self, asked: Pending[Gradient], to: Address, notes: Notes) -> None:
+        assert isinstance(asked, ProcessGradient)
+        asked.pushes.append((to, notes))
+        if asked is not self._asked:  # it has been computed before it was handed over
+            self._send(asked)
+
+    def _send(self, asked: ProcessGradient) -> None:
+        """Send a gradient to those it was handed over for, when its time is over."""
+        assert asked.gradient is not None
+        pushes, asked.pushes = asked.pushes, []
+        if pushes:
+            self.keep_pace(asked.end_s)
+        for to, notes in pushes:
+            self._worker.send(to, asked.gradient.part(to.shard), **notes)
+
+    def received(self, received: ProcessReceive) -> ProcessReceive:
+        return received
+
     def take_data_range(self, start: float, stop: float) -> None:
         self._sampler.assign(self._worker.rank, start, stop)
 
@@ -137,6 +158,7 @@ class TaskGradients:
         if self._asked is not None:
             asked, self._asked = self._asked, None
             asked.gradient = self._compute(asked, None)
+            self._send(asked)
 
     def is_over(self, asked: ProcessGradient) -> bool:
         """Whether a gradient is computed, and its time is over."""
@@ -163,6 +185,11 @@ class TaskGradients:
             self._reporter.report()
             # Also where nothing is awaited for long, as between two rounds of local steps.
             self._worker.inbox.look(0.0)
+
+    def _keep_pace_of_updates(self, begun_s: float) -> None:
+        """Let an optimizer step that was begun then take as long as prescribed."""
+        if self._processor is not None and self._processor.s_per_update:
+            self.keep_pace(self._processor.update(begun_s))
 
     def _overlaps(self, collectives: GroupCollectives) -> bool:
         """Whether buckets leave during the backward pass: there are several, and no pace is prescribed."""

@@ -36,6 +36,8 @@ class RunTerms:
     """Parts of the vector that are averaged over samples of their own."""
     checkpoint_every: int | None = None
     """Samples after which a generation ends in good order, if that is to be."""
+    sites: tuple[str, ...] = ()
+    """Where each of the workers is; none where all are at one."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -52,6 +54,7 @@ class RunTerms:
             eval_every=job.evaluations_every,
             detail=job.detail,
             checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
+            sites=tuple(worker.machine.site for worker in job.fleet.workers),
         )
 
     @property
@@ -86,7 +89,8 @@ class RunTerms:
 
     def roster(self, workers: Sequence[str] | None = None) -> Roster:
         """The nodes that take part, with these workers, or with all."""
-        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout)
+        sites = dict(zip(self.workers, self.sites, strict=False))
+        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout, sites)
 
     def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate."""

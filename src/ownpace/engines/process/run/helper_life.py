@@ -196,10 +196,13 @@ def held_by(context: NodeContext) -> FlatParameters:
     terms, shard = context.terms, context.address.shard
     build: Build = terms.optimizer.build
     places: list[int] | None = None
-    if isinstance(terms.optimizer, OptimizerCopy):
+    clip_norm: float | None = None
+    if isinstance(terms.optimizer, OptimizerCopy):  # of a user's loop, who clips gradients himself
         build, places = terms.optimizer.for_shard(terms.layers, shard)
+    else:
+        clip_norm = terms.optimizer.clip_norm
     values = torch.zeros(shard.stop - shard.start, dtype=terms.dtype)
-    return FlatParameters(values, FlatOptimizer(context.layout, shard, values, build), places)
+    return FlatParameters(values, FlatOptimizer(context.layout, shard, values, build, clip_norm=clip_norm), places)
 
 
 def take_first_parameters(node: ProcessServer) -> None:
