@@ -122,6 +122,8 @@ class Batches:
         alike, order = self.fingerprint(), self._order()
         number = loops.begin(self._plan, alike, [(0, ENDLESS if isinstance(order, Share) else self._total)])
         self._begun = None
+        if number is None:
+            return
         ends = False
         try:
             while not ends:
