@@ -26,7 +26,6 @@ class BetweenRanks:
 
     def __init__(self, run: LoopRun) -> None:
         self._run = run
-        self._calls = 0
         self._written: list[str] = []
 
     @property
@@ -80,8 +79,8 @@ class BetweenRanks:
         text = mine.text(value)
         if self._run.world_size == 1:
             return [unpack(text, mine.devices)]
-        self._calls += 1
-        key = f"call/{self._calls}"
+        # Where all ranks come to next: the same on all, also on one that has passed some of them.
+        key = f"call/{self._run.presence.number + 1}"
         # Of a rank that was started again, the values that all had given by then stay.
         if not self._run.presence.is_behind:
             self._run.store.set(f"{key}/{self.rank}", text)
@@ -91,8 +90,8 @@ class BetweenRanks:
         for rank in self._run.presence.there:
             if not self._run.store.check([f"{key}/{rank}"]):
                 raise InputError(
-                    f"this rank was started again, and the values of {what} number {self._calls} are not kept any more "
-                    f"(those of the latest {_KEPT} calls are); begin at fleet.epoch, past what the others have done"
+                    f"this rank was started again, and the values of an earlier {what} are not kept any more, only of "
+                    f"the latest {_KEPT} calls; ask for fleet.epoch and begin there, past what the others have done"
                 )
         # The own value, too: a tensor of this rank's is then as independent of it as those of the others.
         return [unpack(self._run.store.get(f"{key}/{rank}"), mine.devices) for rank in self._run.presence.there]

@@ -142,7 +142,7 @@ class Joined(BetweenRanks):
 
     def __enter__(self) -> Joined:
         self._run.meet()
-        self._run.presence.describe = self._progress.announced
+        self._run.presence.describe = lambda: {**self._progress.announced(), **self._run.describe()}
         if self._run.presence.past is not None:
             self._progress.announce(self._run.presence.past.progress)
         return self

@@ -95,7 +95,7 @@ class Loops:
     @property
     def next_number(self) -> int:
         """That of the loop that begins next."""
-        return self._run.data.generation + 1
+        return self._run.next_loop
 
     def check_free(self) -> None:
         """Raise if a loop runs."""

@@ -115,6 +115,16 @@ class LoopRun:
             self.presence.past.skips = True
 
     @property
+    def next_loop(self) -> int:
+        """The number of the loop that begins next."""
+        past = self.presence.past if self.has_met and self._opened is None else None
+        return self.data.generation + 1 if past is None else past.number_of_next(self.presence.loops)
+
+    def describe(self) -> dict[str, float]:
+        """How many loops have begun, in this run and before it."""
+        return {"begun": self.data.begun, "before": self.data.generation - self.data.begun}
+
+    @property
     def is_open(self) -> bool:
         """Whether there has been a loop."""
         return self._opened is not None

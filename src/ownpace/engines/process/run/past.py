@@ -41,8 +41,14 @@ class PastActs:
 
     @property
     def in_loop(self) -> bool:
-        """Whether that loop ran, as rank 0 knew it."""
-        return bool(self.progress.get("in_loop"))
+        """Whether that loop ran, as rank 0 knew it, or was about to."""
+        return bool(self.progress.get("in_loop")) or self.progress.get("begun", 0) < self.loops
+
+    def number_of_next(self, begun: int) -> int:
+        """The number of the loop that this rank begins next; it has begun so many."""
+        if self.skips:
+            begun = self.loops - self.in_loop
+        return int(self.progress.get("before", 0)) + begun + 1
 
     def there(self, number: int) -> list[int]:
         """Who was at one of them."""

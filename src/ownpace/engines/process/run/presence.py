@@ -220,6 +220,11 @@ class Presence:
         self.together(LEAVE)
 
     @property
+    def number(self) -> int:
+        """At how many places this rank was together with the others."""
+        return self._number
+
+    @property
     def is_behind(self) -> bool:
         """Whether the others have been at the next place already."""
         return self.past is not None and self._number < self.past.number
