@@ -50,6 +50,8 @@ class Elasticity:
     max_workers: int | None = None
     on_checkpoint: OnCheckpoint | None = None
     resumed: ResumedState | None = None
+    joins_by_force: bool = False
+    """Whether the others abandon what they do when a worker joins: a user's loop cannot be asked to end."""
 
 
 @dataclass
@@ -126,6 +128,11 @@ class Generations:
             log.warning("%s", error)
             return False
         return True
+
+    @property
+    def joining(self) -> set[str]:
+        """Those that are about to take part."""
+        return set(self._joining)
 
     def restarts(self, name: str) -> bool:
         """Whether this node is to be started again if it dies."""
@@ -300,7 +307,7 @@ class Generations:
         if name in self._config.terms.workers:
             if name in self._joining:  # otherwise it has not been welcomed
                 self._joining[name] = True
-                self.ask_for_border()
+                self._let_join()
         else:  # the others wait for it
             self._joining[name] = True
             self._regroup("restart")
@@ -322,7 +329,14 @@ class Generations:
         self.on_start(self._border.plan, self.roster)
         self._tell(Start(self.zero_s, self.number), [node.name for node in self.roster.nodes])
         if any(self._joining.values()):
+            self._let_join()
+
+    def _let_join(self) -> None:
+        """Some worker is ready to join."""
+        if not self._config.joins_by_force:
             self.ask_for_border()
+        elif self.phase == "running":
+            self._regroup("join")
 
 
 def _ignore(plan: Plan | None, roster: Roster) -> None:
