@@ -73,16 +73,21 @@ def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer, Any, Callable[[An
     return net, adamw(net), Numbers(SIZE), normed
 
 
-def train(fleet: Joined, kind: str, deaths: Deaths, sampling: str, save: Path | None) -> dict[str, Any]:
+def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> dict[str, Any]:
+    sampling, save = options.get("sampling", "queue"), options.get("save")
     model, optimizer, data, loss = make(kind)
     total = LOOPS * EPOCHS * SIZE / (BATCH * fleet.num_workers)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=int(total))
     fleet.wrap(model, optimizer, scheduler=scheduler if kind == "adamw" else None)
+    losses = []
     pauses_s, last_s = [0.0], math.inf
-    for loop in range(LOOPS):
+    first = fleet.epoch // EPOCHS if "from_epoch" in options else 0
+    for loop in range(first, LOOPS):
         deaths.at(loop, "-")
         for number, batch in enumerate(fleet.batches(data, BATCH, epochs=EPOCHS, sampling=sampling)):  # type: ignore[arg-type]
             deaths.at(loop, number)
+            if "back" in options:
+                await_return(Path(options["back"]))
             loss(batch, model).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -95,6 +100,7 @@ def train(fleet: Joined, kind: str, deaths: Deaths, sampling: str, save: Path | 
         average = fleet.reduce(float(fleet.rank))
         if save is not None and fleet.is_main:
             fleet.save(save)
+        losses.append(fleet.reduce({"loop": loop}, op="max"))
     fleet.barrier()
     counts = list(map(int, model.low.tolist())) if kind == "counted" else []
     return {
@@ -110,7 +116,18 @@ def train(fleet: Joined, kind: str, deaths: Deaths, sampling: str, save: Path | 
         "model": digest(flat(model)),
         "state": digest(torch.cat([each.reshape(-1).double() for each in states(optimizer)])),
         "pause": max(pauses_s),
+        "batches": len(pauses_s) - 1,
+        "losses": losses,
     }
+
+
+def await_return(came: Path) -> None:
+    """Do not come to the end before the rank that died is back, and has got a batch."""
+    if f".{RANK}" == came.suffix and "again=1" in sys.argv:
+        came.touch()
+    deadline = time.monotonic() + 1.0
+    while not came.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def states(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -124,16 +141,16 @@ def digest(tensor: Tensor) -> str:
 
 def main() -> None:
     folder, kind, algorithm, *words = sys.argv[1:]
-    options: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
-    sampling = options.pop("sampling", "queue")
-    save = Path(folder) / "saved.pt" if options.pop("save", "") else None
-    options.update({name: int(value) for name, value in options.items() if value.isdecimal()})
+    options = dict(word.split("=") for word in words if "=" in word)
+    for_join: dict[str, Any] = {name: options[name] for name in ("on_failure",) if name in options}
+    if "min_workers" in options:
+        for_join["min_workers"] = int(options["min_workers"])
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     seen: dict[str, Any] = {}
     try:
-        with ownpace.join(algorithm, parameters=PARAMETERS.get(algorithm), **options) as fleet:
-            seen = train(fleet, kind, Deaths([word for word in words if "=" not in word]), sampling, save)
+        with ownpace.join(algorithm, parameters=PARAMETERS.get(algorithm), **for_join) as fleet:
+            seen = train(fleet, kind, Deaths([word for word in words if "=" not in word]), options)
         assert fleet.summary is not None
         seen["identical"] = fleet.summary.replicas_identical
     except ownpace.OwnpaceError as error:

@@ -69,7 +69,7 @@ def slowly(*all_: Any) -> list[Any]:
         ("sync", ["2:0:3:kill"]),
         ("async", [some_death(1)]),
         *slowly(
-            ("sync", ["1:1:0:step", "2:0:-:kill"]),
+            ("sync", ["1:1:0:step", "2:1:-:kill"]),
             ("sync", ["2:1:-:kill"]),
             ("balanced", [some_death(2)]),
             ("balanced", ["1:0:2:step"]),
@@ -120,7 +120,7 @@ def test_a_rank_that_falls_silent_is_done_without(start: Start, tmp_path: Path, 
 
 @pytest.mark.slow
 def test_without_rank_0_all_end_and_know_what_to_go_on_from(start: Start, tmp_path: Path) -> None:
-    ranks = by_hand(start, tmp_path, 3, "counted", "pace", "0:1:3:kill", "save=1")
+    ranks = by_hand(start, tmp_path, 3, "counted", "pace", "0:1:3:kill", f"save={tmp_path / 'saved.pt'}")
     assert ranks[0].ends() == -signal.SIGKILL
     died_s = time.time()
     for rank in (1, 2):

@@ -19,6 +19,7 @@ from ownpace.engines import is_main_process, num_ranks
 from ownpace.report.outline import RunOutline
 from ownpace.report.table import comparison_table
 from ownpace.run import Config, Result, execute
+from ownpace.run.again import started_again
 from ownpace.run.names import label
 from ownpace.run.place import FIGURE
 from ownpace.run.resume import Resumption, find_resumption
@@ -49,7 +50,11 @@ def train(
     show_logs(verbose)
     if insecure:  # of this start, not of the run: no configuration file should say it
         os.environ["OWNPACE_INSECURE"] = "1"
-    resumption = _resumption(resume, config, given)
+    again = started_again(out)
+    if again is not None and again.resumption is not None:
+        resumption: Resumption | None = again.resumption
+    else:
+        resumption = _resumption(resume, config, given)
     described = given.config(config) if resumption is None else resumption.config
     name = label(described.algorithm)
     out = resumption.run if out is None and resumption is not None else out
@@ -60,7 +65,7 @@ def train(
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
         error = execute(described, folder, resumption=resumption).error
         raise SystemExit(0 if error is None else error.exit_code)
-    result, outline = _run(described, folder, resumption, overwrite=overwrite)
+    result, outline = _run(described, folder, resumption, overwrite=overwrite or again is not None)
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     else:

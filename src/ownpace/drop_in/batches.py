@@ -119,9 +119,13 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         loops = self._loops
         loops.check_free()
-        alike, order = self.fingerprint(), self._order()
+        alike, order, expected = self.fingerprint(), self._order(), loops.next_number
         number = loops.begin(self._plan, alike, [(0, ENDLESS if isinstance(order, Share) else self._total)])
         self._begun = None
+        if number is None:
+            return
+        if number != expected:  # the others went on to another loop while this rank came back
+            order = self._feed.order(number)
         ends = False
         try:
             while not ends:

@@ -110,6 +110,7 @@ class Joined(BetweenRanks):
         # Of those that were started: a schedule that was made for them ends with the data, however many are left.
         self._progress = FleetProgress(self.num_workers)
         self._run.on_progress = self._progress.take
+        self._run.script = self._progress
         self._schedules: list[FollowedSchedule] = []
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
@@ -120,20 +121,30 @@ class Joined(BetweenRanks):
 
         Where servers make the updates, it is what this rank has last heard; so are `samples` and `epoch`.
         """
+        self._run.go_to_running_loop()
         return self._progress.updates
 
     @property
     def samples(self) -> int:
         """Samples of all these updates."""
+        self._run.go_to_running_loop()
         return self._progress.samples
 
     @property
     def epoch(self) -> int:
-        """How many passes over the data are complete, over all loops."""
+        """How many passes over the data are complete, over all loops.
+
+        Of a rank that was started again while the others go on, it is the fleet's, as are `updates` and `samples`. A
+        script that asks for one of them before its first loop begins with the loop that the others are in.
+        """
+        self._run.go_to_running_loop()
         return self._progress.epoch
 
     def __enter__(self) -> Joined:
         self._run.meet()
+        self._run.presence.describe = lambda: {**self._progress.announced(), **self._run.describe()}
+        if self._run.presence.past is not None:
+            self._progress.announce(self._run.presence.past.progress)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

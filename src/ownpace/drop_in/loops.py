@@ -95,7 +95,7 @@ class Loops:
     @property
     def next_number(self) -> int:
         """That of the loop that begins next."""
-        return self._run.data.generation + 1
+        return self._run.next_loop
 
     def check_free(self) -> None:
         """Raise if a loop runs."""
@@ -114,8 +114,11 @@ class Loops:
 
     def begin(
         self, plan_of: Callable[[Sequence[Places]], LoopPlan], alike: dict[str, str], everything: Sequence[Places]
-    ) -> int:
-        """Begin a loop, when all ranks do, with the same of what must be alike; returns its number.
+    ) -> int | None:
+        """Begin a loop, when all ranks do, with the same of what must be alike.
+
+        Returns:
+            Its number; None: this rank was started again, and the others have been through that loop.
 
         Args:
             plan_of: How long it is to be, over some places.
@@ -127,13 +130,16 @@ class Loops:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before the loop")
         run.data.check_resumed(alike, run.world_size)
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
-        run.presence.begin_loop(alike)
+        if run.presence.begin_loop(alike):
+            return None
+        if not run.is_open:
+            batch_size = plan_of(everything).batch_size
+            run.open(wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=batch_size, alike=alike)
+        if run.data.is_missed:
+            run.data.is_missed = False
+            return None
         # Only now: others may have begun it, and have left some of it, by the time that this rank comes to it.
         plan = plan_of(run.data.left_of_next(everything))
-        if not run.is_open:
-            run.open(
-                wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=plan.batch_size, alike=alike
-            )
         # Before the coroutine begins, which may make an update at once, without data of this rank.
         self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
         self._epochs, self._was_stopped = plan.epochs, False

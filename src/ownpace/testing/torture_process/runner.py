@@ -117,6 +117,7 @@ def _judged(run: WatchedRun, striker: Striker, ordeal: Ordeal) -> RunVerdict:
             complaints.append(f"it ended with exit codes {codes}")
     except StandsStill as error:
         complaints.append(str(error))
+        run.show_stacks()
     finally:
         run.kill()
     found = list(found_in(run, ordeal, striker.strikes))

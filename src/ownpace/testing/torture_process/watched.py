@@ -56,6 +56,7 @@ class WatchedRun:
         module = "ownpace.testing.torture_process.subject"
         inherited = {name: value for name, value in os.environ.items() if name not in _TORCHRUN}
         environment = {**inherited, "OMP_NUM_THREADS": "1", "OWNPACE_SILENCE_S": "2", _MARK: self._mark}
+        environment["PYTHONFAULTHANDLER"] = "1"  # for show_stacks
         with (self.folder / f"output-{len(self._started)}.txt").open("wb") as output:
             self._started.append(
                 subprocess.Popen(
@@ -186,6 +187,13 @@ class WatchedRun:
                 raise StandsStill(f"processes are left: {left}")
             time.sleep(0.05)
         return [process.returncode for process in self._started]
+
+    def show_stacks(self) -> None:
+        """Let every node write where it is into its output; that ends it."""
+        for pid in self.processes().values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGABRT)
+        time.sleep(1.0)
 
     def kill(self) -> None:
         """Leave nothing behind."""

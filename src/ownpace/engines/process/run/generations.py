@@ -50,6 +50,8 @@ class Elasticity:
     max_workers: int | None = None
     on_checkpoint: OnCheckpoint | None = None
     resumed: ResumedState | None = None
+    joins_by_force: bool = False
+    """Whether the others abandon what they do when a worker joins: a user's loop cannot be asked to end."""
 
 
 @dataclass
@@ -127,11 +129,15 @@ class Generations:
             return False
         return True
 
+    @property
+    def joining(self) -> set[str]:
+        """Those that are about to take part."""
+        return set(self._joining)
+
     def restarts(self, name: str) -> bool:
         """Whether this node is to be started again if it dies."""
-        if self.phase == "closing" or (name not in self.members and name not in self._joining):
-            return False
-        return self._config.on_failure == "restart" or name not in self._config.terms.workers
+        # Also one that has not even said that it is there: it was started again, and died at once.
+        return self.phase != "closing" and (self._config.on_failure == "restart" or name not in self.workers)
 
     def lose(self, name: str) -> None:
         """Go on without this node."""
@@ -301,7 +307,7 @@ class Generations:
         if name in self._config.terms.workers:
             if name in self._joining:  # otherwise it has not been welcomed
                 self._joining[name] = True
-                self.ask_for_border()
+                self._let_join()
         else:  # the others wait for it
             self._joining[name] = True
             self._regroup("restart")
@@ -323,7 +329,14 @@ class Generations:
         self.on_start(self._border.plan, self.roster)
         self._tell(Start(self.zero_s, self.number), [node.name for node in self.roster.nodes])
         if any(self._joining.values()):
+            self._let_join()
+
+    def _let_join(self) -> None:
+        """Some worker is ready to join."""
+        if not self._config.joins_by_force:
             self.ask_for_border()
+        elif self.phase == "running":
+            self._regroup("join")
 
 
 def _ignore(plan: Plan | None, roster: Roster) -> None:

@@ -95,6 +95,7 @@ class Hub:
         self._collector = StateCollector()
         self._had: dict[str, int] = {}
         self._lost_updates = 0
+        self._lost: set[str] = set()
         self._next_checkpoint_s = math.inf
         self._elastic: Generations | None = None
         if config.elasticity is not None:
@@ -159,6 +160,7 @@ class Hub:
             return
         restarts = elastic.restarts(name) and self.restarts.ask(name)
         if name not in elastic.members:
+            elastic.lose(name)  # it may have been about to join
             return
         self._warn(error, restarts=restarts)
         if isinstance(error, PeerLost):
@@ -167,22 +169,23 @@ class Hub:
         else:
             self.mailbox.drop(name)
         self.complaints.forget()
+        self._lost.add(name)
         if self.evaluator is not None:
             self.evaluator.forget(name)
         self.journal.lose(name, self._now())
         self._had[name] = self.journal.nodes[name].totals.updates
         elastic.lose(name)
 
-    def missing(self) -> set[int]:
-        """The places in the fleet of workers that the others go on without."""
-        workers = self._roster.workers if self._elastic is not None and self._elastic.phase != "starting" else ()
-        return {worker.index for worker in workers if worker.name not in self.members}
+    def newly_lost(self) -> set[int]:
+        """The places in the fleet of workers that were lost since the last time."""
+        lost, self._lost = self._lost, set()
+        return {worker.index for worker in self._roster.workers if worker.name in lost}
 
     def lose_ranks(self, gone: Iterable[int]) -> None:
         """Ranks are gone, as their own lines say."""
         for rank in gone:
             name = self._roster.workers.members[rank].name
-            if self._elastic is not None and self.has_started and name in self._elastic.members:
+            if self._elastic is not None and self.has_started and name in self._elastic.members | self._elastic.joining:
                 error = PeerLost(f"{name} is gone: its line to rank 0 has ended")
                 error.blame = name
                 self.lose(error)
@@ -307,8 +310,8 @@ class Hub:
             self.lose(gone)
         self.restarts.cancel(name)  # a process of this name is there
         self._renew_line(name)
-        known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint
-        found = differences([known or {}, fingerprint])
+        known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint or {}
+        found = differences([{key: known[key] for key in fingerprint if key in known}, fingerprint])
         if found:
             self._tell(Refuse(do_not_fit(found)), [name])
         elif not self._elastic.welcome(name):

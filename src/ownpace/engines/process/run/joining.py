@@ -25,8 +25,9 @@ from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
 from ownpace.engines.process.run.loop_data import LoopData
-from ownpace.engines.process.run.loop_life import LoopLife, LoopParts
+from ownpace.engines.process.run.loop_life import LoopLife, LoopParts, Script
 from ownpace.engines.process.run.presence import Presence
+from ownpace.engines.process.run.readmission import Readmission, is_under_way
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.sharing import (
@@ -87,6 +88,8 @@ class LoopRun:
         self.has_met = False
         """Whether the other ranks are there."""
         self.is_over = False
+        self.script: Script
+        """What else the script has that is the same on all ranks."""
         self.on_progress: Callable[[Progress, int], None] = _ignore
         """Called after every update that this process makes or hears of, and after its local steps, with the samples
         of those since the last update."""
@@ -101,9 +104,25 @@ class LoopRun:
             self._store = self._rendezvous.open_store()
         else:
             self._store, self._rendezvous = meet(self._environment, self._options.timeout_s)
-        self.presence = Presence(self._environment, self._store, self._rendezvous)
+        is_late = self.rank > 0 and is_under_way(self._store)
+        self.presence = Presence(self._environment, self._store, self._rendezvous, is_late=is_late)
         self.store = WatchedStore(self._store, self.presence.check)
         self.has_met = True
+
+    def go_to_running_loop(self) -> None:
+        """The script has asked how far the fleet is: if it was started again, it begins there."""
+        if self._opened is None and self.has_met and self.presence.past is not None:
+            self.presence.past.skips = True
+
+    @property
+    def next_loop(self) -> int:
+        """The number of the loop that begins next."""
+        past = self.presence.past if self.has_met and self._opened is None else None
+        return self.data.generation + 1 if past is None else past.number_of_next(self.presence.loops)
+
+    def describe(self) -> dict[str, float]:
+        """How many loops have begun, in this run and before it."""
+        return {"begun": self.data.begun, "before": self.data.generation - self.data.begun}
 
     @property
     def is_open(self) -> bool:
@@ -140,24 +159,40 @@ class LoopRun:
             worker.kept = self.data.kept
             loop = UserLoop(worker, user, overlap=overlap)
             hooks = stack.enter_context(_hooks(model, user, loop))
-            fingerprint = session.terms.fingerprint(
-                **alike, seed=self._options.seed, checkpoint=self.data.checkpoint, **user_words(user)
-            )
-            connection.introduce(worker, fingerprint)
+            # A rank that comes late goes on with what the others have: its data was compared, and it has no checkpoint.
+            first = {} if self.presence.past is not None else {**alike, "checkpoint": self.data.checkpoint}
+            words = {**first, "seed": self._options.seed, **user_words(user)}
+            is_late = connection.introduce(worker, session.terms.fingerprint(**words))
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
-            counters = self._open_counters(worker, self.presence.check)
-            parts = LoopParts(session, connection, loop, user, model, self.data, self._open_counters, self._progressed)
-            life = LoopLife(parts, worker, counters)
+            counters = None if is_late else self._open_counters(worker, self.presence.check)
+            life = LoopLife(self._parts(session, connection, loop, user, model), worker, counters)
             stack.callback(life.close)
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
-            begin_alike(worker, user, model)
-            connection.start_together(worker, spans_hosts=session.spans_hosts)
-            counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
+            if counters is None:
+                self.data.begun = self.presence.loops - 1
+                life.join()
+            else:
+                begin_alike(worker, user, model)
+                connection.start_together(worker, spans_hosts=session.spans_hosts)
+                counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
             self._opened = _Open(session, life, loop, model, user, hooks)
-            # Only from here on: a run whose first loop does not even start has failed.
-            session.orders.goes_on = self._options.on_failure != "stop"
-            self.presence.on_wait = life.settle
+            self._go_on_from_now_on(session, life, stack)
             self._stack = stack.pop_all()
+
+    def _parts(
+        self, session: Session, connection: Connection, loop: UserLoop, user: UserParameters, model: nn.Module
+    ) -> LoopParts:
+        return LoopParts(
+            session, connection, loop, user, model, self.data, self._open_counters, self._progressed, self.script
+        )
+
+    def _go_on_from_now_on(self, session: Session, life: LoopLife, stack: ExitStack) -> None:
+        """The run has begun: it goes on when ranks die. One whose first loop does not even start has failed."""
+        session.orders.goes_on = self._options.on_failure != "stop"
+        self.presence.on_wait = life.settle
+        if self.rank == 0 and self.world_size > 1 and session.orders.goes_on:
+            back = Readmission(self._rendezvous, self.world_size, lambda: session.orders.gone)
+            stack.callback(back.close)
 
     def _open_counters(self, worker: ProcessWorker, on_wait: Callable[[], None]) -> Counters:
         return Counters(
@@ -212,7 +247,8 @@ class LoopRun:
         header = header_of(terms, model, user, self._options.seed, batch_size)
         emit = self._options.on_event or _ignore
         layers = [layer.name for layer in terms.layers]
-        elasticity = Elasticity(terms, self._options.on_failure, self._options.min_workers)
+        options = self._options
+        elasticity = Elasticity(terms, options.on_failure, options.min_workers, joins_by_force=True)
         return HubConfig(header, layers, emit, self._options.on_progress, elasticity=elasticity)
 
     @property

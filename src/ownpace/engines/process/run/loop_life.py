@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -35,7 +35,7 @@ from ownpace.engines.process.run.life import (
 from ownpace.engines.process.run.loop_data import LoopData
 from ownpace.engines.process.run.rendezvous import silence_s
 from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.talk.control import Ended
+from ownpace.engines.process.talk.control import Ended, Prepared
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import Plan
 
@@ -55,6 +55,23 @@ class LoopParts:
     open_counters: Callable[[ProcessWorker, Callable[[], None]], Counters]
     """Opens those of a worker's generation; what is given is called while it waits."""
     on_progress: Callable[[ProcessWorker, int], None]
+    script: Script
+
+
+class Script(Protocol):
+    """What else a script has that is the same on all ranks."""
+
+    def shared(self) -> PlainState:
+        """As it is here."""
+
+    def take_shared(self, state: PlainState, *, is_new: bool, in_next: bool) -> None:
+        """Go on with what another rank has.
+
+        Args:
+            state: That.
+            is_new: Whether this rank was started again.
+            in_next: Whether that rank is in the loop that this one is about to begin.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +79,10 @@ class _Given:
     """What the giver says of the loop that it is in."""
 
     stage: int
+    begun: int
     left: Sequence[Places]
     complete: bool
+    script: PlainState
 
     @property
     def in_loop(self) -> bool:
@@ -73,19 +92,36 @@ class _Given:
 class LoopLife:
     """One rank, from the start of the first loop on."""
 
-    def __init__(self, parts: LoopParts, node: ProcessWorker, counters: Counters) -> None:
+    def __init__(self, parts: LoopParts, node: ProcessWorker, counters: Counters | None) -> None:
+        """`counters` are those of the first generation; None: this rank comes late, and joins."""
         self._parts = parts
         self.node = node
         """What this process is in this generation."""
-        self.counters = counters
-        """Which samples of each loop have been taken in this generation, and by whom."""
+        self._counters = counters
         self.deals = 0
         """How often what was left of a loop was dealt out anew."""
         self._counts = NodeCounts()
-        self._is_running = True
+        self._is_new = counters is None
+        self._is_running = not self._is_new
         self._stage = 0
         self._num_workers = len(node.workers)
         self._prepare(node)
+
+    @property
+    def counters(self) -> Counters:
+        """Which samples of each loop have been taken in this generation, and by whom."""
+        assert self._counters is not None
+        return self._counters
+
+    def join(self) -> None:
+        """Join the others, who train already: with the next generation, which begins as soon as this rank is ready."""
+
+        def wait() -> None:
+            self.node.context.reporter.say(Prepared())
+            while True:
+                self.node.inbox.look(TICK_S)
+
+        self.attempt(wait)
 
     @property
     def stamp(self) -> str:
@@ -140,7 +176,8 @@ class LoopLife:
     def close(self) -> None:
         """Leave nothing open."""
         self.node.sums.close()
-        self.counters.close()
+        if self._counters is not None:
+            self._counters.close()
 
     # ---- from one generation to the next ----
 
@@ -188,7 +225,8 @@ class LoopLife:
             self._counts = NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
             self._stage = parts.data.stage
             self._is_running = False
-        plan = await_plan(before, self._counts, is_new=False, checksums=self._checksums(), stage=self._stage)
+        counts, checksums = self._counts, self._checksums()
+        plan = await_plan(before, counts, is_new=self._is_new, checksums=checksums, stage=self._stage)
         self.node = node = self._next(before, plan)
         given = self._share(plan)
         counters = parts.open_counters(node, self._look)
@@ -196,7 +234,8 @@ class LoopLife:
             for parameters in held_by_servers(node):
                 node.place(parameters)
             parts.loop.leave()  # what servers hold may have changed since: it was not the script
-            parts.connection.start_together(node, spans_hosts=False, checksums=self._checksums())
+            spans_hosts = self._is_new and parts.session.spans_hosts
+            parts.connection.start_together(node, spans_hosts=spans_hosts, checksums=self._checksums())
         except BaseException:
             # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
             if node.inbox.has_started(plan.generation):
@@ -235,12 +274,14 @@ class LoopLife:
     def _start(self, given: _Given, counters: Counters) -> None:
         """The generation has started, for all: from now on its claims count."""
         counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
-        self.counters.close()
-        self.counters, self._num_workers, self._is_running = counters, len(self.node.workers), True
-        data, samples = self._parts.data, self.node.progress.samples
+        if self._counters is not None:
+            self._counters.close()
+        self._counters, self._num_workers, self._is_running = counters, len(self.node.workers), True
+        data, samples, is_new = self._parts.data, self.node.progress.samples, self._is_new
+        self._is_new = False
         if data.dealt is None:
-            # The others have begun a loop that this rank is about to begin.
-            data.given = given.left if given.stage > data.stage else None
+            in_next = data.catch_up(given.stage, given.begun, given.left, is_new=is_new)
+            self._parts.script.take_shared(given.script, is_new=is_new, in_next=in_next)
         else:
             self.deals += 1
             if given.in_loop:
@@ -262,20 +303,21 @@ class LoopLife:
         """Give or take what the plan says."""
         node, name = self.node, self.node.address.name
         if plan.giver == name:
-            given = _Given(self._stage, self._left_over(plan), self._parts.data.is_complete)
+            data, script = self._parts.data, self._parts.script.shared()
+            given = _Given(self._stage, data.begun, self._left_over(plan), data.is_complete, script)
             for other in plan.workers:
                 if other != name:
                     whole = self._whole() if other in plan.receivers else {}
-                    buffers = [] if given.in_loop else list(self._parts.model.buffers())
+                    buffers = [] if given.in_loop and not whole else list(self._parts.model.buffers())
                     state = {**dataclasses.asdict(given), "buffers": buffers, **whole}
                     give_state(node, other, state, plan.generation)
         else:
             state = cast("dict[str, Any]", await_state(node, plan.generation))
             left = [(start, stop) for start, stop in state["left"]]
-            given = _Given(state["stage"], left, state["complete"])
+            given = _Given(state["stage"], state["begun"], left, state["complete"], state["script"])
             if name in plan.receivers:
                 self._take(state)
-            if given.stage > self._stage:
+            if self._is_new or (given.begun == self._parts.data.begun and given.stage > self._stage):
                 for buffer, theirs in zip(self._parts.model.buffers(), state["buffers"], strict=False):
                     buffer.copy_(theirs)  # what they have agreed on at the end of the loop
         counts = self._counts

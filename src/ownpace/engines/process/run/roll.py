@@ -38,6 +38,11 @@ class Roll:
         self._ranks = set(range(num_ranks))
         self._now = now
         self._places: dict[int, _Meeting] = {}
+        self._to_next_loop: dict[int, Together] = {}
+        self.past: list[tuple[str, list[int]]] = []
+        """What all have come to so far, and who was there."""
+        self.fingerprint: dict[str, str] = {}
+        """Of the latest loop."""
 
     def take(self, rank: int, act: Together) -> Agreed | Refuse | None:
         """A rank has come; returns what all ranks are to be told, if that is known now."""
@@ -51,6 +56,7 @@ class Roll:
     def lose(self, rank: int) -> Agreed | None:
         """A rank is gone, and the others go on; returns what to tell them, if they have been waiting for it alone."""
         self._ranks.discard(rank)
+        self._to_next_loop.pop(rank, None)
         for number, place in list(self._places.items()):
             place.came.pop(rank, None)
             answer = self._settled(number, place) if place.came else None
@@ -58,16 +64,38 @@ class Roll:
                 return answer
         return None
 
+    def rejoin(self, rank: int) -> None:
+        """A rank is back: from now on it is waited for."""
+        self._ranks.add(rank)
+
+    def await_loop(self, rank: int, act: Together) -> Agreed | Refuse | None:
+        """A rank that is back waits for the next loop, whatever the others come to before; returns as `take`."""
+        self._to_next_loop[rank] = act
+        for number, place in list(self._places.items()):
+            answer = self._settled(number, place) if place.came else None
+            if answer is not None:
+                return answer
+        return None
+
     def _settled(self, number: int, place: _Meeting) -> Agreed | Refuse | None:
         """What all are to be told once all who are there have come."""
-        if not self._ranks <= place.came.keys():
+        what = next(iter(place.came.values())).what
+        if what == LOOP:
+            place.came.update(self._to_next_loop)
+        there = sorted(self._ranks if what == LOOP else self._ranks - self._to_next_loop.keys())
+        if not place.came.keys() >= set(there):
             return None
         del self._places[number]
-        ranks = sorted(self._ranks)
-        loops = place.came[ranks[0]].loops
-        found = differences([place.came[each].fingerprint for each in ranks], ranks)
-        where = f" in their {ordinal(loops)} loop over fleet.batches" if loops > 1 else ""
-        return Refuse(do_not_fit(found, where)) if found else Agreed(number, ranks)
+        first = place.came[there[0]]
+        found = differences([place.came[each].fingerprint for each in there], there)
+        if found:
+            where = f" in their {ordinal(first.loops)} loop over fleet.batches" if first.loops > 1 else ""
+            return Refuse(do_not_fit(found, where))
+        if what == LOOP:
+            self.fingerprint = first.fingerprint
+            self._to_next_loop.clear()
+        self.past.append((what, there))
+        return Agreed(number, there)
 
     def late(self) -> list[str]:
         """What to say about ranks that others have been waiting for; each place is told of once."""
@@ -76,7 +104,7 @@ class Roll:
             if not place.is_told and self._now() > place.since_s + _PATIENCE_S:
                 place.is_told = True
                 missing = self._ranks - place.came.keys()
-                lines.append(f"{_at(place.came)}; waiting for {ranks_in_words(missing)} since {_PATIENCE_S:g} s")
+                lines.append(f"{at_place(place.came)}; waiting for {ranks_in_words(missing)} since {_PATIENCE_S:g} s")
         return lines
 
 
@@ -86,12 +114,13 @@ def elsewhere(came: Mapping[int, Together]) -> str:
     for rank, act in sorted(came.items()):
         groups.setdefault(act.what, {})[rank] = act
     # Who has left comes first: that is most often the mistake.
-    where = [_at(group) for _, group in sorted(groups.items(), key=lambda one: (one[0] != LEAVE, min(one[1])))]
+    where = [at_place(group) for _, group in sorted(groups.items(), key=lambda one: (one[0] != LEAVE, min(one[1])))]
     same = "run the same loops" if set(groups) <= {LOOP, LEAVE} else "run the same loops and calls in the same order"
     return f"{', '.join(where)}; every rank must {same}"
 
 
-def _at(came: Mapping[int, Together]) -> str:
+def at_place(came: Mapping[int, Together]) -> str:
+    """Where some ranks are, which have come to the same place."""
     act, who = next(iter(came.values())), ranks_in_words(came)
     if act.what == LEAVE:
         return f"{who} left after {act.loops} loop{'s' * (act.loops != 1)} over fleet.batches"
