@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 EPOCHS ?= 28
 
-.PHONY: help demo test test-slow test-integrations torture torture-process check format coverage journeys bench claims clean pages
+.PHONY: help demo test test-slow test-integrations torture torture-process check format coverage journeys bench claims map \
+  clean pages
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -75,10 +76,14 @@ bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a ma
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/against_ddp.py
 	$(BIN)/python benchmarks/servers.py
+	$(BIN)/python benchmarks/sites.py
 	$(BIN)/python benchmarks/overhead.py
 
 claims: .venv/ready  ## the races of docs/results/claims.md: hours on a small machine; what was run before is kept in runs/
 	cd benchmarks && ../$(BIN)/python -m claims
+
+map: .venv/ready  ## docs/results/map.md: which algorithm is first where; hours on a small machine, goes on where it was
+	cd benchmarks && ../$(BIN)/python -m maps
 
 pages: .venv/ready  ## write what documentation pages take from the modules
 	$(BIN)/python scripts/pages.py

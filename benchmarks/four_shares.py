@@ -35,7 +35,7 @@ from ownpace.core.learning.schedule import Schedule
 from ownpace.core.learning.task import Task
 from ownpace.run import execute
 from ownpace.tasks import Cifar10
-from ownpace.tasks.images import ByteImages
+from ownpace.tasks.byte_images import ByteImages
 from ownpace.tasks.models import IMAGE_MODELS
 from table import print_table
 

@@ -63,12 +63,15 @@ KEY_FIELDS = (
     *("device", "precision"),
 )
 """What decides the outcome of a run. The order must stay: results that were kept are found by it."""
+LATER_FIELDS = ("nesterov", "clip_norm")
+"""What decides it, too, but came later: part of the key only where it is not the default."""
 
 
 def key(config: Config) -> str:
     """What tells runs apart: everything but the device."""
     config = replace(config, device="cpu")
-    text = ", ".join(f"{name}={getattr(config, name)!r}" for name in KEY_FIELDS)
+    later = [name for name in LATER_FIELDS if getattr(config, name) != getattr(Config(), name)]
+    text = ", ".join(f"{name}={getattr(config, name)!r}" for name in (*KEY_FIELDS, *later))
     return hashlib.sha256(f"Config({text})".encode()).hexdigest()[:16]
 
 
@@ -94,10 +97,10 @@ class Runner:
         self._kept.parent.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("spawn")
         with (
-            ProcessPoolExecutor(self._processes, context, initializer=_one_thread) as pool,
+            ProcessPoolExecutor(self._processes, context, initializer=one_thread) as pool,
             self._kept.open("a") as kept,
         ):
-            futures = {pool.submit(_do, replace(c, device=self._device)): name for name, c in missing.items()}
+            futures = {pool.submit(do, replace(c, device=self._device)): name for name, c in missing.items()}
             for done, future in enumerate(as_completed(futures), 1):
                 outcome = future.result()
                 self.outcomes[futures[future]] = outcome
@@ -133,12 +136,12 @@ class Runner:
         return None if None in times else statistics.mean(t for t in times if t is not None)
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def _do(config: Config) -> Outcome:
+def do(config: Config) -> Outcome:
     job = config.job()
     builder, curve = SummaryBuilder(), []
 

@@ -52,6 +52,13 @@ def test_train_writes_a_folder_and_prints_json_last(capfd, tmp_path):
     assert Digits().score(model, Digits().test_samples()).accuracy == result["accuracy"]
 
 
+def test_a_run_of_od_that_was_mostly_warm_up_says_so(capfd):
+    code, out, _ = run(capfd, "compare", "--algorithms", "od,sync", "--epochs", "10", "--seeds", "0,1", "--out", "r")
+    assert code == 0
+    words = " ".join(out.split())
+    assert words.count("od: 0 of 113 updates were OD-SGD's, the others its warm-up") == 1
+
+
 def test_train_shows_a_table_and_a_figure(capfd, tmp_path):
     code, out, _ = run(capfd, "train", "--algorithm", "stale", "-p", "staleness=1", "--epochs", "1", "--out", "r")
     assert code == 0
@@ -70,7 +77,7 @@ def test_compare_shows_all(capfd, tmp_path):
     assert {r["seed"] for r in result["runs"]} == {0, 1}
     assert "mean of 2 seeds" in err
     config = json.loads((tmp_path / "r" / "stale-1" / "config.json").read_text())
-    assert config["parameters"] == {"staleness": 0}
+    assert config["parameters"]["staleness"] == 0
     assert (tmp_path / "r" / "figure.png").exists()
 
 
@@ -98,7 +105,7 @@ def test_list_names_everything(capfd):
     listed = json.loads(out)
     assert code == 0
     assert set(listed) == {"algorithms", "tasks", "fleets"}
-    assert listed["algorithms"]["stale"]["parameters"] == {"staleness": "3"}
+    assert listed["algorithms"]["stale"]["parameters"] == {"staleness": "3", "by_layer": "False"}
     code, out, _ = run(capfd, "list")
     assert code == 0
     for name in (*listed["algorithms"], *listed["tasks"], *listed["fleets"]):

@@ -179,8 +179,8 @@ class Noting(Shards):
 
     made: ClassVar[list[Noting]] = []
 
-    def __init__(self, size: int, num_workers: int, seed: int) -> None:
-        super().__init__(size, num_workers, seed)
+    def __init__(self, size: int, num_workers: int, seed: int, *, visits: bool = False) -> None:
+        super().__init__(size, num_workers, seed, visits=visits)
         self.drawn: list[set[int]] = [set() for _ in range(num_workers)]
         self.made.append(self)
 

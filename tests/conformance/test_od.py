@@ -29,7 +29,9 @@ from tests.conformance.plain.spy import spied
 from torch import Tensor
 
 from ownpace import make_algorithm
-from ownpace.core.contract.events import Compute, Event
+from ownpace.algorithms.od import OdSgd
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import Compute, Event, Generation, Update
 from ownpace.fleet import Fleet, Machine, Network, paces
 from ownpace.testing import simulate
 
@@ -260,3 +262,44 @@ def test_nobody_is_more_than_one_iteration_ahead_of_the_slowest(form, speeds, ji
 @both_forms
 def test_but_one_iteration_ahead_is_what_the_fast_are(form):
     assert most_ahead(form, paces(4000, 1000, jitter=0.0)) == 1
+
+
+# The length of the warm-up ------------------------------------------------------------------------------------------
+
+
+def in_time(events: list[Event]) -> int:
+    """Updates whose gradients were not late."""
+    return sum(event.staleness == 0 for event in events if isinstance(event, Update))
+
+
+@both_forms
+def test_a_warm_up_may_be_a_share_of_the_run(form):
+    """40 updates of 4 times 8 samples: a tenth are 4, and then the first gradient of those that run ahead."""
+    _, events = simulate(make_algorithm("od", {"warmup": "0.1", "form": form}), samples=1280, lr=0.01)
+    assert in_time(events) == 4 + 1
+    with pytest.raises(InputError, match="a share of the run, but nothing says how many samples"):
+        simulate(make_algorithm("od", {"warmup": 0.1, "form": form}), seconds=0.5, lr=0.01)
+
+
+@pytest.mark.parametrize("name", ["od", "pace"])
+def test_a_run_warms_up_once_whatever_its_checkpoints(name):
+    _, events = simulate(
+        make_algorithm(name, {"warmup": 6}),
+        samples=2000,
+        lr=0.01,
+        checkpoint_every=500,
+        on_checkpoint=lambda state: None,
+    )
+    generations = [event.number for event in events if isinstance(event, Generation)]
+    assert len(generations) >= 3
+    assert in_time(events) == 6 + 1 + len(generations)  # the first gradient of each generation is in time, too
+
+
+def test_a_run_that_was_mostly_warm_up_says_so():
+    assert OdSgd().remark(225) is not None
+    assert "25 of 225 updates were OD-SGD's" in str(OdSgd().remark(225))
+    assert "0 of 100 updates" in str(OdSgd().remark(100))
+    assert OdSgd().remark(400) is None
+    assert OdSgd(warmup=0.9).remark(100) is None  # whoever gives a share knows
+    with pytest.raises(InputError, match="it must be a whole number of updates, or below 1"):
+        OdSgd(warmup=1.5)

@@ -109,6 +109,16 @@ def test_so_do_batch_norm_dropout_and_a_schedule(tmp_path):
     assert_goes_on_as_if_nothing_had_been(config, tmp_path)
 
 
+@pytest.mark.parametrize("sampling", ["queue", "iid"])
+def test_so_does_a_recipe_that_changes_images_at_random(sampling, tmp_path):
+    recipe: dict[str, Any] = {"task_parameters": {"crop": 2, "flip": True, "label_smoothing": 0.1}, "nesterov": True}
+    config = Config(
+        algorithm="abs", task="digits", fleet=FLEET, samples=3000, checkpoint_every=1000, momentum=0.9, clip_norm=2.0,
+        sampling=sampling, lr=0.02, **recipe,
+    )  # fmt: skip
+    assert_goes_on_as_if_nothing_had_been(config, tmp_path)
+
+
 def test_killed_again_and_again_it_still_is_the_same_run(tmp_path):
     config = Config(task=BLOBS, algorithm="async", fleet=FLEET, samples=900, checkpoint_every=100, batch_size=8)
     execute(config, tmp_path / "whole")

@@ -12,6 +12,7 @@ from ownpace.core.contract.events import End, Event, Generation, Update
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.fleet import Fleet, Machine, Network, PlannedFault, ServerMachine
 from ownpace.testing import simulate
+from ownpace.testing.torture.tasks import Ballots
 
 
 def fleet(*faults: PlannedFault, workers: int = 2, servers: int = 1) -> Fleet:
@@ -79,3 +80,19 @@ def test_a_link_that_was_cut_before_a_checkpoint_is_so_in_the_run_that_goes_on_f
     assert states[0]["why"] == "join"
     _, again, _ = run("sync", machines, **job, resume_from=states[0])
     assert again == events[-len(again) :]
+
+
+def test_a_run_that_ends_early_while_a_server_is_gone_counts_what_its_model_holds():
+    """The only worker dies before the server is back."""
+    dies = PlannedFault(worker="server-0", at_s=3.7, back_at_s=30)
+    machines = fleet(dies, PlannedFault(worker="worker-0", at_s=4.0, kind="kill"), workers=1)
+    outcome, events = simulate(make_algorithm("async"), machines, task=Ballots(num_samples=99), batch_size=2, lr=1.0)
+    assert outcome.error is not None
+    assert outcome.error.code == "machine-died"
+    end = events[-1]
+    assert isinstance(end, End)
+    made = [event for event in events if isinstance(event, Update)]
+    in_time = [event for event in made if event.t <= 3.0]  # the latest snapshot
+    assert end.sums.updates == len(in_time) < len(made)
+    assert end.sums.samples == 2 * len(in_time)
+    assert float(next(iter(outcome.model.values()))[-1]) == -len(in_time)

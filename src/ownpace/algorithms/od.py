@@ -45,9 +45,9 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.group_barrier import Gathering, leave
-from ownpace.core.blocks.push_pull import pull, push
+from ownpace.core.blocks.accumulate import accumulate, accumulate_all_but_last
+from ownpace.core.blocks.group_barrier import leave, step_together
+from ownpace.core.blocks.push_pull import pull, push, push_by_layer
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Pending, Server, Worker
@@ -62,8 +62,8 @@ EPSILON = 1e-7
 class OdSgd(Algorithm):
     """Synchronous updates one step late, with a local step in between."""
 
-    warmup: int = 200
-    """T_w: iterations of ordinary Sync-SGD at the start."""
+    warmup: float = 200
+    """T_w: iterations of ordinary Sync-SGD at the start of the run; below 1, a share of the run's updates."""
     local: Literal["plain", "compensated", "adaptive"] = "plain"
     """The local step: plain, or with delay compensation of constant (compensated) or adaptive strength."""
     local_lr: float = 1.0
@@ -80,6 +80,8 @@ class OdSgd(Algorithm):
     """m, for adaptive."""
     form: Literal["server", "all-reduce"] = "server"
     """Parameter servers as in the paper (server), or a sum among workers (all-reduce)."""
+    by_layer: bool = False
+    """With servers: let each layer of a gradient leave as soon as the backward pass has it."""
 
     def __post_init__(self) -> None:
         not_negative(
@@ -89,6 +91,14 @@ class OdSgd(Algorithm):
             local_weight_decay=self.local_weight_decay,
             compensation=self.compensation,
         )
+        if self.warmup > 1 and self.warmup != int(self.warmup):
+            raise InputError(
+                f"warmup is {self.warmup}; it must be a whole number of updates, or below 1 as a share of the run"
+            )
+        if self.by_layer and self.form != "server":
+            raise InputError(
+                f"by_layer is for servers, but form is '{self.form}'; use form server, or leave by_layer out"
+            )
         if not 0 <= self.decay < 1:
             raise InputError(f"decay is {self.decay}; it must be at least 0 and below 1")
 
@@ -96,41 +106,63 @@ class OdSgd(Algorithm):
     def has_servers(self) -> bool:
         return self.form == "server"
 
+    def remark(self, updates: int) -> str | None:
+        warmup = min(self.warmup, updates)
+        if self.warmup < 1 or 2 * warmup <= updates:
+            return None
+        return (
+            f"{updates - warmup:,.0f} of {updates:,} updates were OD-SGD's, the others its warm-up, which is Sync-SGD; "
+            "give warmup as fewer updates, or as a share of the run, as in -p warmup=0.05"
+        )
+
     async def worker(self, me: Worker) -> None:
         update: GlobalUpdate = ByServers(me) if self.has_servers else BySum(me)
         local = LocalStep(self, len(me.workers))
-        for _ in range(self.warmup):
-            if not me.training:
-                break
+        warmup = self._num_warmup(me)
+        # By the run's updates: a generation that begins later, after a checkpoint or a failure, warms up no more.
+        while me.training and me.updates < warmup:
             if self.local_momentum:  # asks for W_{t−1} at the first local step; a snapshot costs a copy at every update
                 local.remember(me.parameters)
-            update.start(await accumulate(me, me.batch_size))
+            await self._start(me, update)
             await update.finish()
         if me.training:
             await self._run_ahead(me, update, local)
         update.leave()
 
+    def _num_warmup(self, me: Worker) -> float:
+        """T_w, in updates."""
+        if not 0 < self.warmup < 1:
+            return self.warmup
+        if me.run_samples is None:
+            raise InputError(
+                f"warmup is {self.warmup}, a share of the run, but nothing says how many samples that has; "
+                "give it as a number of updates"
+            )
+        return self.warmup * me.run_samples / (me.batch_size * len(me.workers))
+
     async def _run_ahead(self, me: Worker, update: GlobalUpdate, local: LocalStep) -> None:
-        gradient = await accumulate(me, me.batch_size)
-        update.start(gradient)
+        gradient = await self._start(me, update)
         x = local.step(me.parameters, gradient, me.lr)
         while me.training:
-            gradient = await accumulate(me, me.batch_size, at=x)
             # First the push of this gradient, then the wait for the last update: the other way round, communication
             # would stand still while this worker waits.
-            update.start(gradient)
+            gradient = await self._start(me, update, at=x)
             await update.finish()
             x = local.step(me.parameters, gradient, me.lr)
         await update.finish()
 
+    async def _start(self, me: Worker, update: GlobalUpdate, at: Parameters | None = None) -> Gradient:
+        """Compute a batch's gradient, and start the update with it."""
+        if self.by_layer:
+            pending = await accumulate_all_but_last(me, me.batch_size, at=at)
+            update.start_by_layer(pending)
+            return await pending
+        gradient = await accumulate(me, me.batch_size, at=at)
+        update.start(gradient)
+        return gradient
+
     async def server(self, me: Server) -> None:
-        gathering = Gathering()
-        while True:
-            gathered = gathering.take(await me.receive())
-            if gathered is not None:
-                me.step(gathered.total)
-                for worker in gathered.workers:
-                    me.send(worker, me.parameters)
+        await step_together(me)
 
 
 class GlobalUpdate(Protocol):
@@ -138,6 +170,9 @@ class GlobalUpdate(Protocol):
 
     def start(self, gradient: Gradient) -> None:
         """Start an update with this gradient and those of the other workers."""
+
+    def start_by_layer(self, gradient: Pending[Gradient]) -> None:
+        """The same with a gradient that is still to be computed."""
 
     async def finish(self) -> None:
         """Wait for the oldest update under way: then my parameters are its W."""
@@ -156,6 +191,9 @@ class ByServers:
     def start(self, gradient: Gradient) -> None:
         push(self._me, gradient, group=0, size=self._size)
 
+    def start_by_layer(self, gradient: Pending[Gradient]) -> None:
+        push_by_layer(self._me, gradient, group=0, size=self._size)
+
     async def finish(self) -> None:
         await pull(self._me)
 
@@ -172,6 +210,9 @@ class BySum:
 
     def start(self, gradient: Gradient) -> None:
         self._sums.append(self._me.all_reduce(gradient))
+
+    def start_by_layer(self, gradient: Pending[Gradient]) -> None:
+        raise AssertionError("refused with the settings: a gradient that was handed to a sum cannot be looked at")
 
     async def finish(self) -> None:
         self._me.step(await self._sums.popleft())

@@ -75,9 +75,8 @@ class PaceSgd(VaryingBatch):
     async def worker(self, me: Worker) -> None:
         own = self.at_own_pace(me)
         total = me.no_gradient()
-        for _ in range(self.warmup):
-            if not me.training:
-                return
+        # By the run's updates: a generation that begins later, after a checkpoint or a failure, warms up no more.
+        while me.training and me.updates < self.warmup:
             total = await own.all_reduce(await own.batch())
             own.step(total)
         if not me.training:

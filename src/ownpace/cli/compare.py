@@ -14,7 +14,7 @@ from ownpace.algorithms import ALGORITHMS
 from ownpace.cli import options
 from ownpace.cli.logs import show_logs
 from ownpace.cli.progress import Live
-from ownpace.cli.show import draw
+from ownpace.cli.show import draw, show_remarks
 from ownpace.core.contract.errors import DivergenceError, InputError, NotWritten, unknown
 from ownpace.core.whole_file import write_text
 from ownpace.engines import Job
@@ -151,6 +151,7 @@ def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_js
         raise NotWritten(f"{folder / COMPARISON} cannot be written: {error}; its runs are in {folder}") from None
     console = Console(stderr=as_json)
     console.print(comparison_table([result.summary for result in results]))
+    show_remarks(results, console)
     both = len({result.summary.engine for result in results}) > 1
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
     known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]

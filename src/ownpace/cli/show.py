@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.console import Console
 from ownpace.core.contract.errors import InputError
 from ownpace.report.figure import draw_comparison
 from ownpace.report.outline import RunOutline
+from ownpace.run import Result
 
 
 def draw(runs: Mapping[str, RunOutline], path: Path, console: Console) -> None:
@@ -20,3 +21,10 @@ def draw(runs: Mapping[str, RunOutline], path: Path, console: Console) -> None:
         console.print(f"no figure: {error}", markup=False)
     else:
         console.print(f"figure in {path}", markup=False)
+
+
+def show_remarks(results: Sequence[Result], console: Console) -> None:
+    """Say what algorithms have to say of their runs, each once: of several seeds, one stands for all."""
+    remarks = {f"{result.summary.algorithm}: {result.remark}": None for result in results if result.remark is not None}
+    for remark in remarks:
+        console.print(remark, markup=False, highlight=False)

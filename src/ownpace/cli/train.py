@@ -15,7 +15,7 @@ from rich.console import Console
 from ownpace.cli import options
 from ownpace.cli.logs import show_logs
 from ownpace.cli.progress import Live
-from ownpace.cli.show import draw
+from ownpace.cli.show import draw, show_remarks
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.core.learning.state_file import StateFile
 from ownpace.engines import is_main_process, is_next_in_line, num_ranks
@@ -127,6 +127,7 @@ def _resumption(resume: Path | None, config: Path | None, given: options.Given) 
 def _show(result: Result, figure: Mapping[str, RunOutline]) -> None:
     console = Console()
     console.print(comparison_table([result.summary]))
+    show_remarks([result], console)
     if result.folder is None:
         return
     if figure:

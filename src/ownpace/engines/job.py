@@ -142,6 +142,12 @@ class Job:
         self._check_workers()
         self._check_batches()
         self._check_device()
+        # A server knows only its own layers' gradients, so each would clip by another length.
+        if self.optimizer.clip_norm is not None and len(self.servers) > 1:
+            raise InputError(
+                f"clip_norm is {self.optimizer.clip_norm}, which needs whole gradients, but {len(self.servers)} "
+                "servers share the layers; use one server, or leave clip_norm out"
+            )
 
     def _check_end(self) -> None:
         """Raise if nothing says when the run ends, or if what does contradicts itself."""

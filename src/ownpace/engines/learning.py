@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.values import Shard
+from ownpace.core.learning.augmented import TrainingSamples
 from ownpace.core.learning.flat import Buffers, FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, OptimizerSpec
 from ownpace.core.learning.task import Samples, Score, Task
@@ -16,8 +17,9 @@ from ownpace.core.learning.task import Samples, Score, Task
 class RealLearning:
     """Real gradients of a real model, on any device."""
 
-    def __init__(self, task: Task, device: torch.device, autocast: torch.dtype | None = None) -> None:
+    def __init__(self, task: Task, device: torch.device, autocast: torch.dtype | None = None, *, seed: int = 0) -> None:
         self._task = task
+        self._seed = seed
         self._model = FlatModel(task, device, autocast)
         self._device = device
         self.layout = self._model.layout
@@ -26,15 +28,16 @@ class RealLearning:
 
     # On first use: where a model is only evaluated, the training data is never moved to the device.
     @cached_property
-    def _train(self) -> Samples:
-        return self._task.train_samples().to(self._device)
+    def _train(self) -> TrainingSamples:
+        return TrainingSamples(self._task.train_samples(), self._seed).to(self._device)
 
     @cached_property
     def _test(self) -> Samples:
         return self._task.test_samples().to(self._device)
 
     def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
-        return FlatOptimizer(self.layout, shard, self.initial[shard.start : shard.stop], spec.build)
+        like = self.initial[shard.start : shard.stop]
+        return FlatOptimizer(self.layout, shard, like, spec.build, clip_norm=spec.clip_norm)
 
     def new_buffers(self) -> Buffers:
         return self._model.new_buffers()

@@ -1,4 +1,4 @@
-"""How long a worker takes, as the fleet prescribes it: pace, jitter, slow-downs and pauses."""
+"""How long a worker takes, as the fleet prescribes it: pace, fixed costs, jitter, slow-downs and pauses."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ class Processor:
         "_jitter",
         "_load_free_s",
         "_rng",
+        "_s_per_batch",
         "_samples_per_s",
         "io_s_per_sample",
+        "s_per_update",
     )
 
     def __init__(self, worker: WorkerMachine, number: int, seed: int) -> None:
         machine = worker.machine
         assert machine.samples_per_s is not None, "a machine without a pace has no prescription"
         self.io_s_per_sample = machine.io_s_per_sample
+        self.s_per_update = machine.s_per_update
+        self._s_per_batch = machine.s_per_batch
         self._samples_per_s = machine.samples_per_s
         self._jitter = machine.jitter
         self._rng = np.random.default_rng(seed_for(seed, Purpose.JITTER, number)) if machine.jitter else None
@@ -78,17 +82,45 @@ class Processor:
 
     def compute(self, ready_s: float, samples: int) -> tuple[float, float]:
         """When a micro-batch that is ready to go at `ready_s` starts and ends."""
-        work_s = samples / self._samples_per_s
+        work_s = self.work_s(samples)
+        free = self._compute_free_s
+        start = ready_s if ready_s > free else free
+        end = self._compute_free_s = self._finish(start, work_s) if self._changes else start + work_s
+        return start, end
+
+    def work_s(self, samples: int) -> float:
+        """How long the next micro-batch takes on an undisturbed machine. Each is asked for once: jitter is drawn."""
+        work_s = samples / self._samples_per_s + self._s_per_batch
         if self._rng is not None:
             if not self._factors:
                 # In blocks: a call of numpy for one number costs far more than the number.
                 self._factors.frombytes((1 + self._jitter * np.abs(self._rng.standard_normal(_BLOCK))).tobytes())
             # From the end, which moves nothing. Another order would change every run with jitter.
             work_s *= self._factors.pop()
-        free = self._compute_free_s
-        start = ready_s if ready_s > free else free
-        end = self._compute_free_s = self._finish(start, work_s) if self._changes else start + work_s
-        return start, end
+        return work_s
+
+    def spend(self, ready_s: float, work_s: float) -> tuple[float, float]:
+        """When a part of a micro-batch that is ready to go at `ready_s` starts and ends."""
+        start = max(ready_s, self._compute_free_s)
+        self._compute_free_s = self._finish(start, work_s)
+        return start, self._compute_free_s
+
+    def partway(self, start_s: float, end_s: float, share: float) -> float:
+        """When this share of the work is done that is begun at `start_s` and done at `end_s`."""
+        if not self._changes:
+            return start_s + share * (end_s - start_s)
+        work_s, time = 0.0, start_s
+        for index in range(bisect_right(self._edges, start_s), len(self._edges)):
+            edge = min(self._edges[index], end_s)
+            work_s += (edge - time) * self._changes[index - 1][1]
+            time = edge
+        work_s += (end_s - time) * self._changes[-1][1]
+        return self._finish(start_s, share * work_s)
+
+    def update(self, ready_s: float) -> float:
+        """When the step of an update ends that is made at `ready_s`; nothing is computed meanwhile."""
+        self._compute_free_s = self._finish(max(ready_s, self._compute_free_s), self.s_per_update)
+        return self._compute_free_s
 
     def _finish(self, time: float, work_s: float) -> float:
         """When `work_s` seconds of undisturbed work, begun at `time`, are done: the pace may change in between."""

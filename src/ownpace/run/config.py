@@ -83,7 +83,11 @@ class Config:
     optimizer: Annotated[str | Build, Help(f"The optimizer: {_names(ELEMENTWISE)}.", LEARN)] = "sgd"
     lr: Annotated[float, Help("Learning rate.", LEARN)] = 0.05
     momentum: Annotated[float, Help("Momentum (sgd, rmsprop).", LEARN)] = 0.0
+    nesterov: Annotated[bool, Help("Nesterov's momentum (sgd).", LEARN)] = False
     weight_decay: Annotated[float, Help("Weight decay.", LEARN)] = 0.0
+    clip_norm: Annotated[
+        float | None, Help("Shorten the gradient of each optimizer step to this length (default: never).", LEARN)
+    ] = None
     schedule: Annotated[ScheduleShape, Help("How the learning rate changes over the samples.", LEARN)] = "constant"
     warmup_samples: Annotated[int, Help("Raise the learning rate linearly over this many samples.", LEARN)] = 0
     sampling: Annotated[
@@ -233,7 +237,9 @@ class Config:
             custom=None if isinstance(optimizer, str) else optimizer,
             lr=self.lr,
             momentum=self.momentum,
+            nesterov=self.nesterov,
             weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
             schedule=Schedule(shape=self.schedule, warmup_samples=self.warmup_samples),
         )
 

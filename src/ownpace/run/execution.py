@@ -68,7 +68,7 @@ def execute(
                 on_start(job)
             with recording:
                 outcome = ENGINES[config.engine_name](job, recording.emit, on_progress)
-            result = recording.result(outcome)
+            result = recording.result(outcome, job.algorithm)
         except InputError:  # which could not be found earlier
             folder.discard()
             raise

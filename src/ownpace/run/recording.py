@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import DivergenceError, OwnpaceError
 from ownpace.core.contract.events import Evaluation, Event, Run
 from ownpace.core.learning.plain_state import PlainState
@@ -30,6 +31,8 @@ class Result:
     folder: Path | None
     checkpoint: Path | None = None
     """The latest that is whole, if the run wrote any or went on from one."""
+    remark: str | None = None
+    """What the algorithm has to say of this run, if anything."""
 
     def how_to_go_on(self) -> str | None:
         """What to do after a run that ended early, if there is a checkpoint to go on from."""
@@ -107,7 +110,7 @@ class Recording:
         if self._writer is not None:
             self._writer.close()
 
-    def result(self, outcome: Outcome) -> Result:
+    def result(self, outcome: Outcome, algorithm: Algorithm) -> Result:
         """What came out."""
         summary = self._builder.summary()
         if outcome.error is not None:
@@ -115,7 +118,8 @@ class Recording:
             summary = replace(summary, code=outcome.error.code)
         checkpoint = self._folder.checkpoint if self._writer is None else self._writer.last
         wall_seconds = time.perf_counter() - self._began
-        return Result(summary, wall_seconds, outcome.error, self._folder.path, checkpoint)
+        remark = algorithm.remark(summary.updates)
+        return Result(summary, wall_seconds, outcome.error, self._folder.path, checkpoint, remark)
 
 
 def _samples(state: PlainState) -> int:

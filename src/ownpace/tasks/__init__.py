@@ -9,13 +9,14 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import build, describe
 from ownpace.tasks.convex import Quadratic, Svmlight
-from ownpace.tasks.images import Cifar10, Digits, FashionMnist, Mnist
+from ownpace.tasks.images import Cifar10, Cifar100, Digits, FashionMnist, Mnist
 
 TASKS: dict[str, type[Task]] = {
     "digits": Digits,
     "mnist": Mnist,
     "fashion-mnist": FashionMnist,
     "cifar10": Cifar10,
+    "cifar100": Cifar100,
     "svmlight": Svmlight,
     "quadratic": Quadratic,
 }
@@ -67,6 +68,7 @@ def parameters_of(cls: type[Task]) -> dict[str, str]:
 __all__ = [
     "TASKS",
     "Cifar10",
+    "Cifar100",
     "Digits",
     "FashionMnist",
     "Mnist",

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ownpace.core.bounded_read import read_bounded
@@ -32,10 +33,12 @@ class DataFiles:
     folder: str
     """Below the data folder."""
     files: dict[str, str]
-    """File name → SHA-256 of its contents (of the unpacked contents, for .gz files)."""
+    """File name → SHA-256 of its contents (of the unpacked contents, for .gz files); empty: the archive is checked."""
     url: str
     """Each file's address is this and its name; or it is a .tar.gz that holds all of them."""
     licence: str
+    archive_md5: str = ""
+    """Of the archive as it comes, where its publisher gives no better."""
 
     @property
     def packed(self) -> bool:
@@ -88,6 +91,7 @@ def _download(source: DataFiles, folder: Path) -> None:
         if source.packed:
             archive = incoming / "archive.tar.gz"
             _fetch(source.url, archive)
+            _check_archive(archive, source)
             with tarfile.open(archive) as content:
                 for member in content.getmembers():
                     # By its last part, into a folder of ours: no path in an archive can lead elsewhere.
@@ -100,7 +104,8 @@ def _download(source: DataFiles, folder: Path) -> None:
                 _fetch(source.url + name, incoming / name)
         # All are checked before the first is put in place: `locate` takes a folder with all names to be complete.
         for name, digest in source.files.items():
-            check(incoming / name, digest)
+            if digest or not (incoming / name).exists():
+                check(incoming / name, digest)
         for name in source.files:
             (incoming / name).replace(folder / name)
 
@@ -113,6 +118,18 @@ def _fetch(url: str, path: Path) -> None:
     except urllib.error.HTTPError as error:
         error.close()  # it holds the connection
         raise
+
+
+def _check_archive(archive: Path, source: DataFiles) -> None:
+    """Raise if an archive is not the one that was published, where that is known."""
+    if not source.archive_md5:
+        return
+    with archive.open("rb") as content:
+        found = hashlib.file_digest(content, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+    if found != source.archive_md5:
+        raise InputError(
+            f"{source.url} is damaged: its MD5 is {found}, not {source.archive_md5}; try again, or fetch it by hand"
+        )
 
 
 def check(path: Path, digest: str) -> None:

@@ -1,4 +1,4 @@
-"""Image classification: digits, MNIST, Fashion-MNIST, CIFAR-10."""
+"""Image classification on images of one small shape: digits, MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100."""
 
 from __future__ import annotations
 
@@ -13,50 +13,42 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.task import Samples, Task, TensorSamples
+from ownpace.core.settings import at_most, not_negative
+from ownpace.tasks.byte_images import ByteImages, CroppedImages
 from ownpace.tasks.files import DataFiles, locate, read_file
 from ownpace.tasks.models import IMAGE_MODELS, ImageShape
 
 
-@dataclass(frozen=True, eq=False)
-class ByteImages:
-    """Images kept as bytes, a quarter of the memory, and normalised when they are picked."""
-
-    images: Tensor
-    targets: Tensor
-    mean: Tensor
-    scale: Tensor
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def pick(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        indices = indices.to(self.images.device)
-        # On the device, in place: bytes are copied there once, and only a batch of them becomes floats.
-        images = self.images.index_select(0, indices).float().sub_(self.mean).mul_(self.scale)
-        if images.device.type == "cuda":  # the order in which its convolutions are fastest
-            images = images.contiguous(memory_format=torch.channels_last)
-        return images, self.targets.index_select(0, indices)
-
-    def to(self, device: torch.device) -> ByteImages:
-        return ByteImages(*(part.to(device) for part in (self.images, self.targets, self.mean, self.scale)))
-
-
 @dataclass(frozen=True)
 class ImageTask(Task):
-    """Images of one shape in ten classes, and a choice of models for them."""
+    """Images of one shape in some classes, and a choice of models for them."""
 
     model_name: str
+    crop: int = 0
+    """Crop each training image at random out of one with this many black pixels around it; 4 is usual for CIFAR."""
+    flip: bool = False
+    """Mirror every second training image, at random."""
+    label_smoothing: float = 0.0
+    """The share of the target that goes to all classes alike, in training; evaluation takes the targets as they are."""
     shape: ClassVar[ImageShape]
+    num_classes: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
         if self.model_name not in self.models:
             raise unknown(f"model for {type(self).__name__.lower()}", self.model_name, self.models)
+        not_negative(crop=self.crop)
+        at_most(self.shape[1], crop=self.crop)
+        check_smoothing(self.label_smoothing)
 
     def model(self) -> nn.Module:
-        return IMAGE_MODELS[self.model_name](self.shape, 10)
+        return IMAGE_MODELS[self.model_name](self.shape, self.num_classes)
+
+    def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(model(inputs), targets, label_smoothing=self.label_smoothing)
 
     def train_samples(self) -> Samples:
         return self._samples[0]
@@ -66,11 +58,18 @@ class ImageTask(Task):
 
     @cached_property
     def _samples(self) -> tuple[Samples, Samples]:
-        return self._read()
+        train, test = self._read()
+        return (CroppedImages.of(train, self.crop, flip=self.flip) if self.crop or self.flip else train), test
 
     @abstractmethod
-    def _read(self) -> tuple[Samples, Samples]:
+    def _read(self) -> tuple[ByteImages | TensorSamples, Samples]:
         """Training and test samples."""
+
+
+def check_smoothing(label_smoothing: float) -> None:
+    """Raise if targets cannot be smoothed so."""
+    if not 0 <= label_smoothing < 1:
+        raise InputError(f"label_smoothing is {label_smoothing}; it must be at least 0 and below 1, as in 0.1")
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Digits(ImageTask):
     shape: ClassVar = (1, 8, 8)
     num_test: ClassVar = 360
 
-    def _read(self) -> tuple[Samples, Samples]:
+    def _read(self) -> tuple[TensorSamples, Samples]:
         try:
             from sklearn.datasets import load_digits
         except ImportError:
@@ -106,7 +105,7 @@ class IdxTask(ImageTask):
     models: ClassVar = ("mlp", "logistic", "lenet", "cnn")
     shape: ClassVar = (1, 28, 28)
 
-    def _read(self) -> tuple[Samples, Samples]:
+    def _read(self) -> tuple[ByteImages, Samples]:
         folder = locate(self.source)
         mean, scale = torch.tensor(self.mean * 255), torch.tensor(1 / (self.std * 255))
         parts = []
@@ -121,7 +120,7 @@ class IdxTask(ImageTask):
                 raise InputError(
                     f"{labels_path} holds an array of {tuple(targets.shape)} for {len(images)} images; fetch both again"
                 )
-            _check_labels(targets, labels_path)
+            _check_labels(targets, self.num_classes, labels_path)
             parts.append(ByteImages(images[:, None], targets.long(), mean, scale))
         return parts[0], parts[1]
 
@@ -184,12 +183,50 @@ class FashionMnist(IdxTask):
 
 
 @dataclass(frozen=True)
-class Cifar10(ImageTask):
+class CifarTask(ImageTask):
+    """Colour images of 32×32 pixels, in records of one byte or two of labels and three planes of pixels."""
+
+    source: ClassVar[DataFiles]
+    num_labels: ClassVar[int]
+    """Bytes of labels in front of the pixels; the last is the class."""
+    mean: ClassVar[tuple[float, float, float]]
+    std: ClassVar[tuple[float, float, float]]
+    models: ClassVar = ("cnn", "lenet", "resnet20", "resnet18", "mlp", "logistic")
+    shape: ClassVar = (3, 32, 32)
+
+    def _read(self) -> tuple[ByteImages, Samples]:
+        folder = locate(self.source)
+        # The last file holds the test images.
+        *train, test = (self._records(folder / name) for name in self.source.files)
+        mean, std = torch.tensor(self.mean).view(3, 1, 1), torch.tensor(self.std).view(3, 1, 1)
+        first, second = (self._images(part, mean, 1 / std) for part in (torch.cat(train), test))
+        return first, second
+
+    def _images(self, records: Tensor, mean: Tensor, scale: Tensor) -> ByteImages:
+        images = records[:, self.num_labels :].reshape(-1, *self.shape)
+        return ByteImages(images, records[:, self.num_labels - 1].long(), mean, scale)
+
+    def _records(self, path: Path) -> Tensor:
+        data = np.frombuffer(read_file(path), np.uint8)
+        size = self.num_labels + math.prod(self.shape)
+        if data.size % size or not data.size:
+            raise InputError(
+                f"{path} holds {data.size} bytes, which is not a multiple of a record's {size}; fetch it again"
+            )
+        records = torch.from_numpy(data.reshape(-1, size).copy())
+        _check_labels(records[:, self.num_labels - 1], self.num_classes, path)
+        return records
+
+
+@dataclass(frozen=True)
+class Cifar10(CifarTask):
     """60,000 colour images of 32×32 pixels in ten classes"""
 
     model_name: str = "cnn"
-    models: ClassVar = ("cnn", "lenet", "resnet20", "resnet18", "mlp", "logistic")
-    shape: ClassVar = (3, 32, 32)
+    num_labels: ClassVar = 1
+    # Of the training pixels of each channel, in bytes, as usual for CIFAR-10.
+    mean: ClassVar = (125.3, 123.0, 113.9)
+    std: ClassVar = (63.0, 62.1, 66.7)
     source: ClassVar = DataFiles(
         "cifar10/cifar-10-batches-bin",
         {
@@ -204,28 +241,26 @@ class Cifar10(ImageTask):
         "no licence stated",
     )
 
-    def _read(self) -> tuple[Samples, Samples]:
-        folder = locate(self.source)
-        records = [self._records(folder / name) for name in self.source.files]
-        # Of the training pixels of each channel, in bytes, as usual for CIFAR-10.
-        mean = torch.tensor([125.3, 123.0, 113.9]).view(3, 1, 1)
-        scale = 1 / torch.tensor([63.0, 62.1, 66.7]).view(3, 1, 1)
-        train, test = torch.cat(records[:5]), records[5]
-        split = [(part[:, 1:].reshape(-1, *self.shape), part[:, 0].long()) for part in (train, test)]
-        return ByteImages(*split[0], mean, scale), ByteImages(*split[1], mean, scale)
 
-    def _records(self, path: Path) -> Tensor:
-        data = np.frombuffer(read_file(path), np.uint8)
-        # One byte of label, then 32×32 pixels in three planes.
-        if data.size % 3073 or not data.size:
-            raise InputError(
-                f"{path} holds {data.size} bytes, which is not a multiple of a record's 3073; fetch it again"
-            )
-        records = torch.from_numpy(data.reshape(-1, 3073).copy())
-        _check_labels(records[:, 0], path)
-        return records
+@dataclass(frozen=True)
+class Cifar100(CifarTask):
+    """60,000 colour images of 32×32 pixels in a hundred classes"""
+
+    model_name: str = "cnn"
+    num_classes: ClassVar = 100
+    num_labels: ClassVar = 2
+    # Of the training pixels of each channel, in bytes, as usual for CIFAR-100.
+    mean: ClassVar = (129.3, 124.1, 112.4)
+    std: ClassVar = (68.2, 65.4, 70.4)
+    source: ClassVar = DataFiles(
+        "cifar100/cifar-100-binary",
+        {"train.bin": "", "test.bin": ""},
+        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        "no licence stated",
+        archive_md5="03b5dce01913d631647c71ecec9e9cb8",
+    )
 
 
-def _check_labels(labels: Tensor, path: Path) -> None:
-    if int(labels.max()) > 9:
-        raise InputError(f"{path} has the label {int(labels.max())}; labels are 0 to 9: fetch it again")
+def _check_labels(labels: Tensor, num_classes: int, path: Path) -> None:
+    if int(labels.max()) >= num_classes:
+        raise InputError(f"{path} has the label {int(labels.max())}; labels are 0 to {num_classes - 1}: fetch it again")

@@ -54,8 +54,8 @@ class CountedSamples(Task):
 class CountingOptimizer(torch.optim.Optimizer):
     """Adds to each parameter how often its sample is in the gradient, whatever learning rates and weights."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        super().__init__(parameters, {"lr": 1.0})
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float = 1.0) -> None:
+        super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # of no use here

@@ -20,10 +20,10 @@ from ownpace.tasks import Quadratic
 def run_on(engine: str, algorithm: Algorithm, fleet: Fleet | None = None, **job: Any) -> tuple[Outcome, list[Event]]:
     """Run an algorithm, by default on a small parabola and paces 4:2:1:1, and keep all its events.
 
-    Keyword arguments are the fields of `ownpace.engines.Job`; `lr`, `momentum` and `weight_decay` go to SGD. Give a
-    list as `events` to look at them during the run.
+    Keyword arguments are the fields of `ownpace.engines.Job`; `lr`, `momentum`, `nesterov`, `weight_decay` and
+    `clip_norm` go to SGD. Give a list as `events` to look at them during the run.
     """
-    names = ("lr", "momentum", "weight_decay")
+    names = ("lr", "momentum", "nesterov", "weight_decay", "clip_norm")
     settings = {name: job.pop(name) for name in names if name in job}
     job.setdefault("optimizer", OptimizerSpec(**settings))
     job.setdefault("task", Quadratic())

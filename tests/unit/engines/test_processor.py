@@ -56,3 +56,19 @@ def test_what_is_abandoned_holds_nothing_up():
     one.abandon(3.0)
     assert one.load(3.0, 1)[0] == 3.0
     assert one.compute(3.0, 1)[0] == 3.0
+
+
+def test_micro_batches_and_updates_have_fixed_costs():
+    machine = processor(s_per_batch=0.25, s_per_update=0.5)
+    assert machine.compute(0, 10) == (0, 1.25)
+    assert machine.update(1.0) == 1.75  # the machine was busy until then
+    assert machine.compute(1.3, 5) == (1.75, 2.5)
+    slow = Slowdown(from_s=2, until_s=4, factor=2)
+    assert processor(s_per_update=0.5, slowdown=(slow,)).update(2.0) == 3.0
+
+
+def test_jitter_lengthens_the_beginning_too():
+    plain, slower = processor(jitter=0.5), processor(jitter=0.5, s_per_batch=1.0)
+    for _ in range(5):
+        first, second = (each.compute(0, 10) for each in (plain, slower))
+        assert second[1] - second[0] == pytest.approx(2 * (first[1] - first[0]))

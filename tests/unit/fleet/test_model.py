@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -80,3 +81,21 @@ def test_a_machine_that_is_away_is_not_in_the_limit():
 def test_faults_that_cannot_be_are_refused(fault, message):
     with pytest.raises(InputError, match=message):
         Fleet(machine=(Machine(samples_per_s=100),), fault=(PlannedFault(at_s=1.0, **fault),))
+
+
+def test_beginning_micro_batches_counts_in_the_limit():
+    fleet = Fleet(machine=(Machine(samples_per_s=100, s_per_batch=0.1, s_per_update=5.0),))
+    assert fleet.limit_samples_per_s(10, micro_batch=10) == pytest.approx(10 / (0.1 + 0.1))
+    assert fleet.limit_samples_per_s(10, micro_batch=1) == pytest.approx(1 / (0.1 + 0.01))
+    assert fleet.limit_samples_per_s(10) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("name", ["s_per_batch", "s_per_update"])
+def test_fixed_costs_are_those_of_a_pace(name):
+    make: Callable[..., Machine] = Machine
+    with pytest.raises(InputError, match=f"{name} is -1"):
+        make(samples_per_s=1, **{name: -1.0})
+    with pytest.raises(InputError, match=rf"{name} is 10000000.0; it must be at most"):
+        make(samples_per_s=1, **{name: 1e7})
+    with pytest.raises(InputError, match="has no samples_per_s, but"):
+        make(**{name: 1.0})

@@ -68,6 +68,22 @@ def test_archives_are_unpacked(served):
     assert (locate(packed) / "a.bin").read_bytes() == b"good"
 
 
+def test_an_archive_is_checked_as_it_comes(served, tmp_path):
+    folder, url = served
+    inner = folder / "a.bin"
+    inner.write_bytes(b"good")
+    with tarfile.open(folder / "all.tar.gz", "w:gz") as archive:
+        archive.add(inner, "some/folder/a.bin")
+    digest = hashlib.md5((folder / "all.tar.gz").read_bytes()).hexdigest()
+    packed = DataFiles("things", {"a.bin": ""}, url + "all.tar.gz", "MIT", archive_md5="0" * 32)
+    with pytest.raises(InputError, match=rf"its MD5 is {digest}, not 0000"):
+        locate(packed)
+    assert not list((tmp_path / "cache").rglob("a.bin"))
+    assert (locate(replace(packed, archive_md5=digest)) / "a.bin").read_bytes() == b"good"
+    with pytest.raises(InputError, match=r"b\.bin did not come with the download"):
+        locate(replace(packed, archive_md5=digest, files={"a.bin": "", "b.bin": ""}))
+
+
 def test_offline_says_where_it_looked_and_what_to_do(served):
     _, url = served  # nothing is served
     with pytest.raises(InputError) as caught:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.task import TensorSamples
-from ownpace.tasks import Cifar10, Digits, Mnist
+from ownpace.tasks import Cifar10, Cifar100, Digits, Mnist
 from ownpace.tasks.images import read_idx
 
 
@@ -84,6 +84,49 @@ def test_cifar_records(monkeypatch, tmp_path):
         (folder / "test_batch.bin").write_bytes(content)
         with pytest.raises(InputError, match=message):
             Cifar10().test_samples()
+
+
+def test_cifar100_has_two_labels_and_learns_the_second(monkeypatch, tmp_path):
+    folder = tmp_path / "cifar100" / "cifar-100-binary"
+    folder.mkdir(parents=True)
+    record = np.arange(3074, dtype=np.uint64).astype(np.uint8)
+    for number, name in enumerate(Cifar100.source.files):
+        record[:2] = 19, 70 + number
+        (folder / name).write_bytes(record.tobytes() * (3 - number))
+    monkeypatch.setenv("OWNPACE_DATA", str(tmp_path))
+    task = Cifar100(model_name="resnet20")
+    assert (len(task.train_samples()), len(task.test_samples())) == (3, 2)
+    inputs, targets = task.test_samples().pick(torch.tensor([1]))
+    assert targets.tolist() == [71]
+    # The first pixel is behind both labels.
+    torch.testing.assert_close(inputs[0, 0, 0, 0].item(), (2 - 129.3) / 68.2, rtol=1e-5, atol=1e-5)
+    assert task.model()(inputs).shape == (1, 100)
+    (folder / "test.bin").write_bytes(b"\x00\x64" + bytes(3072))
+    with pytest.raises(InputError, match="has the label 100; labels are 0 to 99"):
+        Cifar100().test_samples()
+
+
+def test_labels_are_smoothed_in_training_alone():
+    plain, smooth = Digits("logistic"), Digits("logistic", label_smoothing=0.2)
+    model = plain.model()
+    inputs, targets = plain.train_samples().pick(torch.arange(20))
+    logs = model(inputs).log_softmax(1)
+    expected = -(0.8 * logs.gather(1, targets[:, None])[:, 0] + 0.2 * logs.mean(1)).mean()
+    torch.testing.assert_close(smooth.objective(model, inputs, targets), expected)
+    assert smooth.score(model, smooth.test_samples()) == plain.score(model, plain.test_samples())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"crop": -1}, "crop is -1; it must be a finite number of at least 0"),
+        ({"crop": 9}, "crop is 9; it must be at most 8"),
+        ({"label_smoothing": 1.0}, "label_smoothing is 1.0; it must be at least 0 and below 1"),
+    ],
+)
+def test_recipes_that_mean_nothing_are_refused(parameters, message):
+    with pytest.raises(InputError, match=message):
+        Digits(**parameters)
 
 
 def test_a_data_folder_that_is_none(monkeypatch, tmp_path):

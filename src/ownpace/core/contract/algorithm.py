@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 from ownpace.core.contract.roles import Communicator, Server, Worker
@@ -45,6 +46,14 @@ class Algorithm(ABC):
         """Whether each subgroup of this algorithm has a communicator."""
         return type(self).communicator is not Algorithm.communicator
 
+    def remark(self, updates: int) -> str | None:
+        """What users should know of a run that made this many updates, in one line, if there is something."""
+        return None
+
     def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
         """How the workers' ranks divide into subgroups. By default they are one."""
         return (tuple(range(num_workers)),)
+
+    def subgroups_at(self, sites: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The same where it matters at which site each rank is. By default it does not."""
+        return self.subgroups(len(sites))

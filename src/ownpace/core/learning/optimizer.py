@@ -47,20 +47,28 @@ class OptimizerSpec:
     name: str = "sgd"
     lr: float = 0.1
     momentum: float = 0.0
+    nesterov: bool = False
     weight_decay: float = 0.0
+    clip_norm: float | None = None
+    """Shorten the gradient of each step to this length, if it is longer (None: never)."""
     schedule: Schedule = field(default_factory=Schedule)
     custom: Build | None = None
-    """Makes a torch optimizer of parameters, in place of all of the above but the schedule."""
+    """Makes a torch optimizer of parameters, in place of all of the above but clipping and the schedule."""
 
     def __post_init__(self) -> None:
         if self.name not in ELEMENTWISE:
             raise unknown("optimizer", self.name, ELEMENTWISE)
-        positive(lr=self.lr)
+        positive(lr=self.lr, clip_norm=self.clip_norm)
         not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
         if self.momentum >= 1:
             raise InputError(f"momentum is {self.momentum}; it must be below 1, as in 0.9")
         if self.momentum and self.name not in _MOMENTUM:
             raise InputError(f"momentum is {self.momentum}, but {self.name} has none; use it with sgd or rmsprop")
+        if self.nesterov and not (self.momentum and self.name == "sgd"):
+            raise InputError(
+                f"nesterov is a momentum of sgd's, but momentum is {self.momentum} and the optimizer {self.name}; "
+                "use it with sgd and a momentum, as in 0.9"
+            )
         if self.weight_decay and self.name in _NO_DECAY:
             raise InputError(f"weight_decay is {self.weight_decay}, but {self.name} has none; leave it at 0")
 
@@ -71,6 +79,8 @@ class OptimizerSpec:
         settings: dict[str, float] = {"lr": self.lr}
         if self.momentum:
             settings["momentum"] = self.momentum
+        if self.nesterov:
+            settings["nesterov"] = True
         if self.weight_decay:
             settings["weight_decay"] = self.weight_decay
         return ELEMENTWISE[self.name](parameters, **settings)
@@ -84,7 +94,10 @@ class FlatOptimizer:
     the first gradient on that some layers have none of (`by_layer`).
     """
 
-    def __init__(self, layout: Layout, shard: Shard, like: Tensor, build: Build) -> None:
+    def __init__(
+        self, layout: Layout, shard: Shard, like: Tensor, build: Build, *, clip_norm: float | None = None
+    ) -> None:
+        self._clip_norm = clip_norm
         layers = [layer for layer in layout.layers if shard.start <= layer.start < shard.stop]
         self._layout = Layout.of([(layer.name, layer.shape, layer.channels_last) for layer in layers])
         self._whole = False
@@ -170,6 +183,7 @@ class FlatOptimizer:
             donate: `state` may be overwritten, because it is not needed any more.
             in_place: And so may `values`.
         """
+        total = total if self._clip_norm is None else clipped(total, self._clip_norm * samples)
         if self._is_plain_sgd:
             return self._sgd(values, state, total, samples, lr_factor, donate, in_place)
         values = values if in_place else values.clone()
@@ -233,6 +247,17 @@ class FlatOptimizer:
         state = [self._optimizer.state.get(parameter, {}) for parameter in self._parameters]
         self._optimizer.state.clear()
         return state
+
+
+def clipped(gradient: Tensor, longest: float) -> Tensor:
+    """A gradient, shortened to this length if it is longer: as torch's clip_grad_norm_ does it.
+
+    >>> clipped(torch.tensor([3.0, 4.0]), 1.0)
+    tensor([0.6000, 0.8000])
+    """
+    length: Tensor = torch.linalg.vector_norm(gradient)
+    # The factor stays on the device: looking at it would wait for the gradient. Added to, for a gradient of length 0.
+    return gradient * (longest / (length + 1e-6)).clamp(max=1.0)
 
 
 def clone(state: State) -> State:

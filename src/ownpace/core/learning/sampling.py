@@ -3,6 +3,9 @@
 queue    every sample exactly once per epoch, at any pace: workers take chunks of one shared permutation
 iid      with replacement, from the whole data set, each worker from its own generator
 shards   each worker draws from its own fixed share, as in older papers
+
+Where samples are changed at random for training, what is drawn also says which visit to the sample it is: index +
+visit × size. So the change is a function of the run's seed and of that number alone, whoever draws it and whenever.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ from ownpace.core.learning.seeds import Purpose, derive, seed_for
 Sampling = Literal["queue", "iid", "shards"]
 Take = Callable[[int], int]
 """Takes this many places in a queue, and returns the first."""
+_MOST_VISITS = 1 << 31
+"""Of one worker that draws with replacement: then its count begins again, or the product would not fit 64 bits."""
 
 
 class Sampler(Protocol):
     """Hands out indices into the training data."""
 
     def draw(self, rank: int, samples: int) -> Tensor:
-        """The next `samples` indices for the worker of that rank."""
+        """The next `samples` indices for the worker of that rank; with visits, if those were asked for."""
 
     def assign(self, rank: int, start: float, stop: float) -> None:
         """Let that worker draw from this range of the data (0 to 1) from now on, if each has a range of its own."""
@@ -55,6 +60,7 @@ def make_sampler(
     *,
     numbers: Sequence[int] | None = None,
     left: Sequence[Places] = (),
+    visits: bool = False,
 ) -> Sampler:
     """The sampler of that kind over `size` samples.
 
@@ -66,21 +72,23 @@ def make_sampler(
         take: How several processes share a queue.
         numbers: Of each rank, the worker's number in the fleet, which its generator is made from (None: its rank).
         left: The places of the shared order that are dealt (none: all, from the first on).
+        visits: Whether what is drawn also says which visit to the sample it is.
     """
     assert kind in get_args(Sampling), kind
     if kind == "queue":
-        return Queue(size, seed, take, left)
+        return Queue(size, seed, take, left, visits=visits)
     if kind == "iid":
-        return Independent(size, numbers or range(num_workers), seed)
-    return Shards(size, num_workers, seed)
+        return Independent(size, numbers or range(num_workers), seed, visits=visits)
+    return Shards(size, num_workers, seed, visits=visits)
 
 
 class Permutations:
     """An endless order of samples: epoch after epoch, each a fresh permutation. Any position can be asked for."""
 
-    def __init__(self, size: int, *seed: int) -> None:
+    def __init__(self, size: int, *seed: int, visits: bool = False) -> None:
         self.size = size
         self._seed = seed
+        self._visits = visits
         self._epochs: dict[int, Tensor] = {}
 
     def indices(self, start: int, samples: int) -> Tensor:
@@ -98,7 +106,8 @@ class Permutations:
         if epoch not in self._epochs:
             self._epochs.pop(epoch - 2, None)  # a draw may still reach back into the last epoch, but no further
             generator = torch.Generator().manual_seed(derive(*self._seed, epoch))
-            self._epochs[epoch] = torch.randperm(self.size, generator=generator)
+            order = torch.randperm(self.size, generator=generator)
+            self._epochs[epoch] = order.add_(epoch * self.size) if self._visits else order
         return self._epochs[epoch]
 
 
@@ -109,8 +118,10 @@ class Queue:
     and not learnt from, then the rest.
     """
 
-    def __init__(self, size: int, seed: int, take: Take | None = None, left: Sequence[Places] = ()) -> None:
-        self._order = Permutations(size, seed, Purpose.QUEUE)
+    def __init__(
+        self, size: int, seed: int, take: Take | None = None, left: Sequence[Places] = (), *, visits: bool = False
+    ) -> None:
+        self._order = Permutations(size, seed, Purpose.QUEUE, visits=visits)
         self._dealt = list(left) or [(0, ENDLESS)]
         # Behind these, places follow each other without a gap.
         self._num_scattered = number_of(self._dealt[:-1])
@@ -156,12 +167,20 @@ class Queue:
 class Independent:
     """Uniform draws with replacement."""
 
-    def __init__(self, size: int, numbers: Sequence[int], seed: int) -> None:
+    def __init__(self, size: int, numbers: Sequence[int], seed: int, *, visits: bool = False) -> None:
         self._size = size
         self._generators = [torch.Generator().manual_seed(seed_for(seed, Purpose.IID, number)) for number in numbers]
+        self._drawn = [0] * len(self._generators)
+        self._visits = visits
 
     def draw(self, rank: int, samples: int) -> Tensor:
-        return torch.randint(self._size, (samples,), generator=self._generators[rank])
+        indices = torch.randint(self._size, (samples,), generator=self._generators[rank])
+        if self._visits:
+            # A worker counts its draws, whatever they are of: they all differ, and that is what matters.
+            first = self._drawn[rank] = self._drawn[rank] % _MOST_VISITS
+            indices.add_(torch.arange(first, first + samples), alpha=self._size)
+            self._drawn[rank] += samples
+        return indices
 
     def assign(self, rank: int, start: float, stop: float) -> None:
         pass
@@ -170,18 +189,20 @@ class Independent:
         return []
 
     def position(self, rank: int) -> PlainState:
-        return {"generator": self._generators[rank].get_state()}
+        return {"generator": self._generators[rank].get_state(), "drawn": self._drawn[rank]}
 
     def go_on(self, rank: int, position: PlainState) -> None:
-        generator = position.get("generator")
+        generator, drawn = position.get("generator"), position.get("drawn")
         if isinstance(generator, Tensor):
             self._generators[rank].set_state(generator)
+        if isinstance(drawn, int):
+            self._drawn[rank] = drawn
 
 
 class Shards:
     """Fixed shares, equal unless assigned otherwise; each worker permutes its own, epoch after epoch of its own."""
 
-    def __init__(self, size: int, num_workers: int, seed: int) -> None:
+    def __init__(self, size: int, num_workers: int, seed: int, *, visits: bool = False) -> None:
         # A permutation is divided, not the data as it comes: files are often sorted by class.
         self._everything = Permutations(size, seed, Purpose.SHARDS).indices(0, size)
         self._seed = seed
@@ -189,12 +210,17 @@ class Shards:
         self._orders = [
             Permutations(len(share), seed, Purpose.SHARD_ORDER, rank) for rank, share in enumerate(self._shares)
         ]
+        self._visits = visits
         self._next = [0] * num_workers
         self._ranges: list[tuple[float, float] | None] = [None] * num_workers
 
     def draw(self, rank: int, samples: int) -> Tensor:
         start, self._next[rank] = self._next[rank], self._next[rank] + samples
-        return self._shares[rank][self._orders[rank].indices(start, samples)]
+        indices = self._shares[rank][self._orders[rank].indices(start, samples)]
+        if self._visits:
+            epochs = torch.arange(start, start + samples) // len(self._shares[rank])
+            indices.add_(epochs, alpha=len(self._everything))
+        return indices
 
     def assign(self, rank: int, start: float, stop: float) -> None:
         size = len(self._everything)

@@ -32,6 +32,8 @@ class Purpose(IntEnum):
     """What a user's function draws for one batch."""
     LOOP_WORKERS = 12
     """What the processes draw that load one worker's samples."""
+    AUGMENTATION = 13
+    """How a sample is changed at one of its visits."""
 
 
 def seed_for(seed: int, purpose: Purpose, *more: int) -> int:

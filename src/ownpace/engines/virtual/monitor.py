@@ -203,7 +203,9 @@ class Monitor:
         if self._departed:  # in the order of the fleet, whoever came and went
             numbers = self._simulation.numbers
             workers = dict(sorted(workers.items(), key=lambda item: numbers.get(item[0], len(numbers))))
-        return sums_of(self.totals, now, self._simulation.job.fleet.limit_samples_per_s(now), workers)
+        job = self._simulation.job
+        limit = job.fleet.limit_samples_per_s(now, job.micro_batch or job.batch_size)
+        return sums_of(self.totals, now, limit, workers)
 
 
 __all__ = ["Model", "Monitor"]

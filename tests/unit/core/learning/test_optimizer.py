@@ -107,6 +107,37 @@ def test_lr_factor_scales_every_group():
     torch.testing.assert_close(values - again, torch.full_like(values, 0.5), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_gradients_are_clipped_as_torch_clips_them(name):
+    module = make_module()
+    layout, values = Layout(module), flat(module)
+    spec = OptimizerSpec(name=name, lr=0.1, clip_norm=2.0)
+    ours = FlatOptimizer(layout, whole(layout), values, spec.build, clip_norm=spec.clip_norm)
+    theirs, state = spec.build(module.parameters()), ours.initial_state()
+    for gradient in (3 * gradients(1, layout.size)[0], 0.01 * gradients(1, layout.size)[0]):  # one too long, one not
+        peeked, _ = ours.step(values, state, 4 * gradient, samples=4)
+        values, state = ours.step(values, state, 4 * gradient, samples=4, donate=True)
+        assert torch.equal(peeked, values)
+        for parameter, part in zip(module.parameters(), layout.views(gradient), strict=True):
+            parameter.grad = part.clone()
+        nn.utils.clip_grad_norm_(module.parameters(), 2.0)
+        theirs.step()
+    torch.testing.assert_close(values, flat(module), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nesterov": True}, "momentum is 0.0"),
+        ({"nesterov": True, "momentum": 0.9, "name": "rmsprop"}, "the optimizer rmsprop"),
+        ({"clip_norm": 0.0}, "clip_norm is 0.0; it must be a finite number above 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        OptimizerSpec(**settings)
+
+
 def test_optimizers_that_need_more_than_a_gradient_are_refused():
     module = make_module()
     with pytest.raises(InputError, match="LBFGS cannot be used"):

@@ -127,9 +127,24 @@ def test_what_was_drawn_and_not_used_is_dealt_first_and_nothing_twice(draws, sha
     assert rest == again[given_back:]
 
 
+@pytest.mark.parametrize("kind", ["queue", "iid", "shards"])
+def test_visits_come_on_top_of_the_same_draws(kind):
+    plain, numbered = (make_sampler(kind, 10, 2, seed=1, visits=visits) for visits in (False, True))
+    for rank, samples in ((0, 7), (1, 9), (0, 12), (1, 20)):
+        assert torch.equal(numbered.draw(rank, samples) % 10, plain.draw(rank, samples))
+    # No sample is met twice on the same visit: that is what makes every change of it a new one.
+    again = make_sampler(kind, 10, 2, seed=1, visits=True)
+    drawn = torch.cat([again.draw(0, samples) for samples in (3, 8, 30)]).tolist()
+    assert len(set(drawn)) == len(drawn)
+    if kind == "queue":  # epoch after epoch: a place of the shared order is always the same visit
+        assert sorted(drawn) == [*range(40), *sorted(drawn[40:])]
+        left = make_sampler(kind, 10, 2, seed=1, left=[(25, 28), (40, 1 << 62)], visits=True).draw(1, 4)
+        assert left.tolist() == [*drawn[25:28], drawn[40]]
+
+
 @pytest.mark.parametrize("kind", ["iid", "shards"])
 def test_a_worker_goes_on_where_it_was(kind):
-    first, second = (make_sampler(kind, 40, 2, seed=1) for _ in range(2))
+    first, second = (make_sampler(kind, 40, 2, seed=1, visits=True) for _ in range(2))
     if kind == "shards":
         first.assign(1, 0.25, 0.5)
     first.draw(1, 7)

@@ -52,4 +52,5 @@ def test_the_numbers_stay_what_they_are() -> None:
         "LOOP_STREAM": 10,
         "LOOP_FUNCTION": 11,
         "LOOP_WORKERS": 12,
+        "AUGMENTATION": 13,
     }

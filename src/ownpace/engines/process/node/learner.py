@@ -45,6 +45,8 @@ class LearnerState:
         self.on_progress: Callable[[int], None] = _ignore
         """Called after every update or local step, and after parameters came from a server, with the samples of this
         worker's local steps since the last update."""
+        self.on_stepped: Callable[[float], None] = _ignore
+        """Called after every optimizer step, with the time at which it was begun."""
         self._agreed: Sequence[float] = ()
         self._mine: Sequence[float] = ()
         self._has_warned = False
@@ -104,6 +106,7 @@ class LearnerState:
     def step(self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int) -> None:
         """Make an update."""
         if gradient.samples:
+            begun_s = self._context.clock.now()
             # Closed before the update is counted: a budget of time that is spent by now does not include it.
             self._maybe_close_totals()
             self._away_from = None
@@ -111,6 +114,7 @@ class LearnerState:
                 self._warn_of_difference()
             self.held.step(gradient, self._lr_factor(lr_scale), memory, self._agreed)
             self._made_update(gradient, advance)
+            self.on_stepped(begun_s)
 
     def _warn_of_difference(self) -> None:
         found = self.held.difference(self._mine, self._agreed)
@@ -131,12 +135,14 @@ class LearnerState:
         """Move the parameters; it is not an update."""
         if gradient.samples:
             self.has_stepped_alone = True
+            begun_s = self._context.clock.now()
             if self._away_from is None:
                 self._away_from = self.held.snapshot()  # what an evaluation or a checkpoint in mid-round sees
             self.held.step(gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient))
             # Of a sum of several workers, this one's part.
             self._local_samples += gradient.samples // max(1, len(gradient.contributions))
             self.on_progress(self._local_samples)
+            self.on_stepped(begun_s)
 
     def _settings_for(self, gradient: Gradient) -> Sequence[float]:
         """Those agreed on for a sum, so that its members stay together; for this worker's own gradient, its own."""
@@ -145,17 +151,26 @@ class LearnerState:
     def commit(self, values: Tensor, work: Gradient) -> None:
         """Make an update whose result is known."""
         if work.samples:
+            begun_s = self._context.clock.now()
             self._maybe_close_totals()
             self._away_from = None
             self.held.overwrite(values)
             self._made_update(work, None)
+            self.on_stepped(begun_s)
 
     def place(self, parameters: Parameters) -> None:
         """Take over what a server sent."""
+        self.held.place(parameters.values, parameters.shard)
+        self.has_placed([parameters])
+
+    def has_placed(self, all_parameters: Sequence[Parameters]) -> None:
+        """What servers sent is in its places."""
+        if not all_parameters:
+            return
         self._away_from = None
         self._used = None  # a server knows how many samples are in its parameters, not whose they were
-        self.held.place(parameters.values, parameters.shard)
-        self._progress.placed(parameters)
+        for parameters in all_parameters:
+            self._progress.placed(parameters)
         self.on_progress(0)
         if self._marks.passed(self._progress.samples):
             self.show(final=False)
@@ -200,5 +215,5 @@ class LearnerState:
             context.reporter.say(snapshot, self.held.snapshot())
 
 
-def _ignore(local_samples: int) -> None:
+def _ignore(what: float) -> None:
     pass

@@ -15,7 +15,7 @@ from ownpace.core.learning.optimizer import Build, FlatOptimizer, State
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, Released
+from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, NewLoop, Released
 from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import FlatParameters
@@ -48,6 +48,7 @@ class HelperLife:
         self._is_late = is_late
         self._is_running = self._is_spare = False
         self._counts = NodeCounts()
+        self._stage = 0
         self._next_save_s = 0.0
         self.node = self._make(context, None)
 
@@ -94,17 +95,26 @@ class HelperLife:
         return NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
 
     def work(self) -> None:
+        """In a user's script, each loop begins the coroutine anew."""
+        while True:
+            if self.node.inbox.newest_loop > self.node.inbox.loop:
+                self.node.begin(self.node.inbox.newest_loop)
+            try:
+                self._drive()
+            except NewLoop:
+                continue
+            except Released:
+                return
+
+    def _drive(self) -> None:
         algorithm, node = self._session.terms.algorithm, self.node
-        try:
-            if isinstance(node, ProcessServer):
-                drive(algorithm.server(node))
-            elif not self._is_spare:
-                drive(algorithm.communicator(node))
-            while True:  # the coroutine has returned: its part in this generation is over
-                node.inbox.tick()
-                node.inbox.look(TICK_S)
-        except Released:
-            return
+        if isinstance(node, ProcessServer):
+            drive(algorithm.server(node))
+        elif not self._is_spare:
+            drive(algorithm.communicator(node))
+        while True:  # the coroutine has returned: its part is over
+            node.inbox.tick()
+            node.inbox.look(TICK_S)
 
     def end(self) -> list[str]:
         if isinstance(self.node, ProcessServer):
@@ -121,9 +131,9 @@ class HelperLife:
         if before.inbox.declared_dead:
             self._come_back()
         if self._is_running:
-            self._counts = self._counted(before)
+            self._counts, self._stage = self._counted(before), 2 * before.inbox.loop
             self._is_running = False
-        plan = await_plan(before, self._counts, is_new=self._is_new, checksums=[])
+        plan = await_plan(before, self._counts, is_new=self._is_new, checksums=[], stage=self._stage)
         self._is_spare = before.address.name not in self._session.terms.roster(plan.workers).by_name
         if self._is_spare:
             return  # fewer communicators are needed now: this one waits
@@ -181,6 +191,7 @@ class HelperLife:
         """What this server holds."""
         return {
             "generation": node.context.generation,
+            "stage": 2 * node.inbox.loop,
             "values": node.held.snapshot(),
             "optimizer": node.held.all_states(),
             "num_layers": sum(self._is_mine(node)),
@@ -203,10 +214,13 @@ def held_by(context: NodeContext) -> FlatParameters:
     terms, shard = context.terms, context.address.shard
     build: Build = terms.optimizer.build
     places: list[int] | None = None
-    if isinstance(terms.optimizer, OptimizerCopy):
+    clip_norm: float | None = None
+    if isinstance(terms.optimizer, OptimizerCopy):  # of a user's loop, who clips gradients himself
         build, places = terms.optimizer.for_shard(terms.layers, shard)
+    else:
+        clip_norm = terms.optimizer.clip_norm
     values = torch.zeros(shard.stop - shard.start, dtype=terms.dtype)
-    return FlatParameters(values, FlatOptimizer(context.layout, shard, values, build), places)
+    return FlatParameters(values, FlatOptimizer(context.layout, shard, values, build, clip_norm=clip_norm), places)
 
 
 def take_first_parameters(node: ProcessServer) -> None:

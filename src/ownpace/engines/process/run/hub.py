@@ -91,10 +91,13 @@ class Hub:
         self._refused = False
         self._has_finished = False
         self.restarts = Restarts()
+        self.on_join: Callable[[int], None] = _ignore
+        """Called with the place in the fleet of a worker that was started again or is back, before it is let in."""
         self._silence = SilenceWatch(mailbox)
         self._collector = StateCollector()
         self._had: dict[str, int] = {}
         self._lost_updates = 0
+        self._lost: set[str] = set()
         self._next_checkpoint_s = math.inf
         self._elastic: Generations | None = None
         if config.elasticity is not None:
@@ -168,11 +171,26 @@ class Hub:
         else:
             self.mailbox.drop(name)
         self.complaints.forget()
+        self._lost.add(name)
         if self.evaluator is not None:
             self.evaluator.forget(name)
         self.journal.lose(name, self._now())
         self._had[name] = self.journal.nodes[name].totals.updates
         elastic.lose(name)
+
+    def newly_lost(self) -> set[int]:
+        """The places in the fleet of workers that were lost since the last time."""
+        lost, self._lost = self._lost, set()
+        return {worker.index for worker in self._roster.workers if worker.name in lost}
+
+    def lose_ranks(self, gone: Iterable[int]) -> None:
+        """Ranks are gone, as their own lines say."""
+        for rank in gone:
+            name = self._roster.workers.members[rank].name
+            if self._elastic is not None and self.has_started and name in self._elastic.members | self._elastic.joining:
+                error = PeerLost(f"{name} is gone: its line to rank 0 has ended")
+                error.blame = name
+                self.lose(error)
 
     def _warn(self, error: OwnpaceError, *, restarts: bool) -> None:
         then = "it is started again, and the others go on" if restarts else "the others go on"
@@ -278,6 +296,8 @@ class Hub:
                 self._elastic.take_standing(name, control)
             case StateOutline() | StateTensor() if self._elastic is not None:
                 self._collector.take(name, control, body)
+            case Failed() if self.has_started and name not in self.members:
+                log.warning("%s, which the others do without, has failed: %s", name, control.message)
             case Failed():
                 self.complaints.add(control.error(name))
             case _:
@@ -291,9 +311,10 @@ class Hub:
             gone.blame = name
             self.lose(gone)
         self.restarts.cancel(name)  # a process of this name is there
+        self.on_join(self._roster.by_name[name].index)
         self._renew_line(name)
-        known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint
-        found = differences([known or {}, fingerprint])
+        known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint or {}
+        found = differences([{key: known[key] for key in fingerprint if key in known}, fingerprint])
         if found:
             self._tell(Refuse(do_not_fit(found)), [name])
         elif not self._elastic.welcome(name):
@@ -407,3 +428,7 @@ class Hub:
         if self._refused:
             return  # they know why
         self._tell(GiveUp(error.code, str(error)), [name for name in self.members if self.mailbox.knows(name)])
+
+
+def _ignore(index: int) -> None:
+    pass

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ownpace.core.learning.augmented import TrainingSamples
 from ownpace.core.learning.claims import ENDLESS, Places, left_of
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, State
@@ -61,11 +62,16 @@ class WorkerLife:
         self._name = context.address.name
         device = context.like.device
         model.module.train()
-        train = job.task.train_samples()
-        self._num_samples = len(train)
-        optimizer = FlatOptimizer(model.layout, context.address.shard, model.initial, job.optimizer.build)
+        self._train = TrainingSamples(job.task.train_samples(), job.seed)
+        optimizer = FlatOptimizer(
+            model.layout,
+            context.address.shard,
+            model.initial,
+            job.optimizer.build,
+            clip_norm=job.optimizer.clip_norm,
+        )
         self._held = FlatParameters(model.initial, optimizer)
-        self._computer = GradientComputer(model, train.to(device), device, graphs=job.cuda_graphs)
+        self._computer = GradientComputer(model, self._train.to(device), device, graphs=job.cuda_graphs)
         self._numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
         machine = job.fleet.workers[index]
         paced = machine.machine.samples_per_s is not None
@@ -131,7 +137,14 @@ class WorkerLife:
         numbers = [self._numbers[worker.name] for worker in node.workers]
         take = counters.claiming(0, node.rank)
         sampler = make_sampler(
-            job.sampling, self._num_samples, len(numbers), job.seed, take, numbers=numbers, left=left
+            job.sampling,
+            len(self._train),
+            len(numbers),
+            job.seed,
+            take,
+            numbers=numbers,
+            left=left,
+            visits=self._train.visits,
         )
         if self._position is not None:
             sampler.go_on(node.rank, self._position)
@@ -160,6 +173,8 @@ class WorkerLife:
         self._begun_at, self._num_workers = self.node.progress.samples, len(self.node.workers)
         self._is_new, self._is_running = False, True
         self._session.orders.goes_on = self._job.on_failure != "stop"
+        begun, self._session.on_begun = self._session.on_begun, _nothing
+        begun()
         self.node.learner.begin()
 
     def close(self) -> None:
@@ -333,3 +348,7 @@ class WorkerLife:
         if tally is not None:
             work = self.node.context.reporter.work
             work.samples, work.compute_s, work.load_s = int(tally[0]), tally[1], tally[2]
+
+
+def _nothing() -> None:
+    pass
