@@ -97,10 +97,10 @@ class Runner:
         self._kept.parent.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("spawn")
         with (
-            ProcessPoolExecutor(self._processes, context, initializer=_one_thread) as pool,
+            ProcessPoolExecutor(self._processes, context, initializer=one_thread) as pool,
             self._kept.open("a") as kept,
         ):
-            futures = {pool.submit(_do, replace(c, device=self._device)): name for name, c in missing.items()}
+            futures = {pool.submit(do, replace(c, device=self._device)): name for name, c in missing.items()}
             for done, future in enumerate(as_completed(futures), 1):
                 outcome = future.result()
                 self.outcomes[futures[future]] = outcome
@@ -136,12 +136,12 @@ class Runner:
         return None if None in times else statistics.mean(t for t in times if t is not None)
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def _do(config: Config) -> Outcome:
+def do(config: Config) -> Outcome:
     job = config.job()
     builder, curve = SummaryBuilder(), []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from ownpace.tasks import Digits
 from ownpace.testing import simulate
 
 
-def with_servers(count: int, num_workers: int = 1, **network: float) -> Fleet:
+def with_servers(count: int, num_workers: int = 1, **network: Any) -> Fleet:
     return Fleet(
         machine=(Machine(samples_per_s=1000, count=num_workers),),
         server=(ServerMachine(),) * count,

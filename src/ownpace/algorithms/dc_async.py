@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.push_pull import pull, push
+from ownpace.core.blocks.push_pull import compute_and_push, pull
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Server, Worker
 from ownpace.core.settings import not_negative
@@ -37,14 +36,17 @@ class DcAsyncSgd(Algorithm):
 
     compensation: float = 0.04
     """λ, the strength of the correction."""
+    by_layer: bool = False
+    """Let layers travel on their own: gradients leave during the backward pass, and the next forward pass begins with
+    the layers that have come."""
 
     def __post_init__(self) -> None:
         not_negative(compensation=self.compensation)
 
     async def worker(self, me: Worker) -> None:
         while me.training:
-            push(me, await accumulate(me, me.batch_size))
-            await pull(me)
+            await compute_and_push(me, by_layer=self.by_layer)
+            await pull(me, by_layer=self.by_layer)
 
     async def server(self, me: Server) -> None:
         sent = dict.fromkeys(me.workers, me.parameters)
@@ -57,4 +59,4 @@ class DcAsyncSgd(Algorithm):
             me.step(gradient)
             # What is kept must be what is sent: the next gradient of this worker is computed there.
             sent[message.sender] = me.parameters
-            me.send(message.sender, me.parameters)
+            me.send(message.sender, me.parameters.to_send(by_layer=self.by_layer))

@@ -21,8 +21,12 @@ later server 0 looks again. Groups named by hand (`groups`) stay.
 Data. By the queue, fast groups take more by themselves. With `data=shares` and sampling `shards`, a worker's share is
 v_g / Σ_h v_h|h| with v_g the slowest speed of its group.
 
-Departures: both engines compute a gradient in one piece, so a worker waits for all layers before its next forward
-pass, not only for the lowest. `staleness_power` (p), momentum per group and regrouping are ours.
+Layers. With `by_layer`, a layer's gradient leaves as soon as the backward pass has it, and the next forward pass waits
+for a layer only where it needs it, as in the released code. The low layers' gradients come last and their parameters
+are needed first, so they have the least slack: that is what the fastest servers are for.
+
+Departures: a server updates its shard as a whole, not tensor by tensor, and what waits for a link goes in the order of
+its readiness, without priorities. `staleness_power` (p), momentum per group and regrouping are ours.
 
 | symbol | meaning |
 |---|---|
@@ -45,10 +49,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ownpace.core.blocks.accumulate import accumulate
 from ownpace.core.blocks.group_barrier import Gathered, Gathering, leave
 from ownpace.core.blocks.paces import Paces, differs
-from ownpace.core.blocks.push_pull import pull, push
+from ownpace.core.blocks.push_pull import compute_and_push, pull
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, shown
 from ownpace.core.contract.roles import Server, Worker
@@ -81,6 +84,9 @@ class GroupingSgd(Algorithm):
     sampling shards)."""
     regroup_every: int = 0
     """Updates after which the workers are divided again; 0: never."""
+    by_layer: bool = False
+    """Let layers travel on their own: gradients leave during the backward pass, and the next forward pass begins with
+    the layers that have come."""
 
     def __post_init__(self) -> None:
         positive(prerun=self.prerun, max_groups=self.max_groups, min_gap=self.min_gap)
@@ -113,8 +119,8 @@ class GroupingSgd(Algorithm):
         group = next(number for number, ranks in enumerate(division) if me.rank in ranks)
         size = len(division[group])
         while me.training:
-            push(me, await accumulate(me, me.batch_size), group=group, size=size)
-            place = await pull(me)
+            await compute_and_push(me, by_layer=self.by_layer, group=group, size=size)
+            place = await pull(me, by_layer=self.by_layer)
             if place:  # server 0 has divided the workers anew
                 group, size = int(place["group"]), int(place["size"])
                 if self.data == "shares":
@@ -135,7 +141,7 @@ class GroupingSgd(Algorithm):
             me.step(gathered.total.scaled(y**-self.staleness_power), memory=memory)
             places = divider.look(gathered) if divider is not None else {}
             for worker in gathered.workers:
-                me.send(worker, me.parameters, **places.get(worker.index, NO_NOTES))
+                me.send(worker, me.parameters.to_send(by_layer=self.by_layer), **places.get(worker.index, NO_NOTES))
 
 
 class Divider:

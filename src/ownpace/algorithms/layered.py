@@ -26,13 +26,14 @@ If a loader prefetches, there is no loading left to hide behind, and only the hi
 
 | symbol | here |
 |---|---|
-| subgroups | `groups` of about equal size, or `sizes` |
+| subgroups | the fleet's sites; or `groups` of about equal size, or `sizes` |
 | N | the samples of all workers, counted with the sum |
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,8 +49,8 @@ class LayeredSgd(Algorithm):
     """Synchronous in two layers; the sum between groups is under way while workers load."""
 
     replicas_identical: ClassVar[bool] = True
-    groups: int = 2
-    """Subgroups of about equal size, workers in order of rank."""
+    groups: int | None = None
+    """Subgroups of about equal size, in order of rank. None: the sites of the fleet, or two where it has one."""
     sizes: str | None = None
     """The size of each subgroup in place of `groups`, separated by commas: 4,4,8."""
 
@@ -60,9 +61,16 @@ class LayeredSgd(Algorithm):
                 f"sizes is {shown(self.sizes)}; write the size of each subgroup, separated by commas: 4,4,8"
             )
 
+    def subgroups_at(self, sites: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        if self.groups is None and self.sizes is None and len(set(sites)) > 1:
+            return tuple(
+                tuple(rank for rank, site in enumerate(sites) if site == each) for each in dict.fromkeys(sites)
+            )
+        return self.subgroups(len(sites))
+
     def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
         if self.sizes is None:
-            groups = min(self.groups, num_workers)
+            groups = min(self.groups or 2, num_workers)
             cuts = [num_workers * i // groups for i in range(groups + 1)]
         else:
             cuts = [0]

@@ -45,9 +45,9 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.group_barrier import Gathering, leave
-from ownpace.core.blocks.push_pull import pull, push
+from ownpace.core.blocks.accumulate import accumulate, accumulate_all_but_last
+from ownpace.core.blocks.group_barrier import leave, step_together
+from ownpace.core.blocks.push_pull import pull, push, push_by_layer
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Pending, Server, Worker
@@ -80,6 +80,8 @@ class OdSgd(Algorithm):
     """m, for adaptive."""
     form: Literal["server", "all-reduce"] = "server"
     """Parameter servers as in the paper (server), or a sum among workers (all-reduce)."""
+    by_layer: bool = False
+    """With servers: let each layer of a gradient leave as soon as the backward pass has it."""
 
     def __post_init__(self) -> None:
         not_negative(
@@ -92,6 +94,10 @@ class OdSgd(Algorithm):
         if self.warmup > 1 and self.warmup != int(self.warmup):
             raise InputError(
                 f"warmup is {self.warmup}; it must be a whole number of updates, or below 1 as a share of the run"
+            )
+        if self.by_layer and self.form != "server":
+            raise InputError(
+                f"by_layer is for servers, but form is '{self.form}'; use form server, or leave by_layer out"
             )
         if not 0 <= self.decay < 1:
             raise InputError(f"decay is {self.decay}; it must be at least 0 and below 1")
@@ -117,7 +123,7 @@ class OdSgd(Algorithm):
         while me.training and me.updates < warmup:
             if self.local_momentum:  # asks for W_{t−1} at the first local step; a snapshot costs a copy at every update
                 local.remember(me.parameters)
-            update.start(await accumulate(me, me.batch_size))
+            await self._start(me, update)
             await update.finish()
         if me.training:
             await self._run_ahead(me, update, local)
@@ -135,26 +141,28 @@ class OdSgd(Algorithm):
         return self.warmup * me.run_samples / (me.batch_size * len(me.workers))
 
     async def _run_ahead(self, me: Worker, update: GlobalUpdate, local: LocalStep) -> None:
-        gradient = await accumulate(me, me.batch_size)
-        update.start(gradient)
+        gradient = await self._start(me, update)
         x = local.step(me.parameters, gradient, me.lr)
         while me.training:
-            gradient = await accumulate(me, me.batch_size, at=x)
             # First the push of this gradient, then the wait for the last update: the other way round, communication
             # would stand still while this worker waits.
-            update.start(gradient)
+            gradient = await self._start(me, update, at=x)
             await update.finish()
             x = local.step(me.parameters, gradient, me.lr)
         await update.finish()
 
+    async def _start(self, me: Worker, update: GlobalUpdate, at: Parameters | None = None) -> Gradient:
+        """Compute a batch's gradient, and start the update with it."""
+        if self.by_layer:
+            pending = await accumulate_all_but_last(me, me.batch_size, at=at)
+            update.start_by_layer(pending)
+            return await pending
+        gradient = await accumulate(me, me.batch_size, at=at)
+        update.start(gradient)
+        return gradient
+
     async def server(self, me: Server) -> None:
-        gathering = Gathering()
-        while True:
-            gathered = gathering.take(await me.receive())
-            if gathered is not None:
-                me.step(gathered.total)
-                for worker in gathered.workers:
-                    me.send(worker, me.parameters)
+        await step_together(me)
 
 
 class GlobalUpdate(Protocol):
@@ -162,6 +170,9 @@ class GlobalUpdate(Protocol):
 
     def start(self, gradient: Gradient) -> None:
         """Start an update with this gradient and those of the other workers."""
+
+    def start_by_layer(self, gradient: Pending[Gradient]) -> None:
+        """The same with a gradient that is still to be computed."""
 
     async def finish(self) -> None:
         """Wait for the oldest update under way: then my parameters are its W."""
@@ -180,6 +191,9 @@ class ByServers:
     def start(self, gradient: Gradient) -> None:
         push(self._me, gradient, group=0, size=self._size)
 
+    def start_by_layer(self, gradient: Pending[Gradient]) -> None:
+        push_by_layer(self._me, gradient, group=0, size=self._size)
+
     async def finish(self) -> None:
         await pull(self._me)
 
@@ -196,6 +210,9 @@ class BySum:
 
     def start(self, gradient: Gradient) -> None:
         self._sums.append(self._me.all_reduce(gradient))
+
+    def start_by_layer(self, gradient: Pending[Gradient]) -> None:
+        raise AssertionError("refused with the settings: a gradient that was handed to a sum cannot be looked at")
 
     async def finish(self) -> None:
         self._me.step(await self._sums.popleft())

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.push_pull import pull, push
+from ownpace.core.blocks.push_pull import compute_and_push, pull
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Server, Worker
 from ownpace.core.contract.values import Address
@@ -36,14 +35,17 @@ class StaleSgd(Algorithm):
 
     staleness: int = 3
     """s: how many batches a worker may be ahead of the slowest when it starts another."""
+    by_layer: bool = False
+    """Let layers travel on their own: gradients leave during the backward pass, and the next forward pass begins with
+    the layers that have come."""
 
     def __post_init__(self) -> None:
         not_negative(staleness=self.staleness)
 
     async def worker(self, me: Worker) -> None:
         while me.training:
-            push(me, await accumulate(me, me.batch_size))
-            await pull(me)
+            await compute_and_push(me, by_layer=self.by_layer)
+            await pull(me, by_layer=self.by_layer)
 
     async def server(self, me: Server) -> None:
         clocks = dict.fromkeys(me.workers, 0)
@@ -55,5 +57,5 @@ class StaleSgd(Algorithm):
             waiting.append(message.sender)
             slowest = min(clocks.values())
             for worker in [worker for worker in waiting if clocks[worker] - slowest <= self.staleness]:
-                me.send(worker, me.parameters)
+                me.send(worker, me.parameters.to_send(by_layer=self.by_layer))
                 waiting.remove(worker)

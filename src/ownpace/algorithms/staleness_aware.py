@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ownpace.core.blocks.accumulate import accumulate
-from ownpace.core.blocks.push_pull import pull, push
+from ownpace.core.blocks.push_pull import compute_and_push, pull
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Server, Worker
 
@@ -26,10 +25,14 @@ from ownpace.core.contract.roles import Server, Worker
 class StalenessAwareSgd(Algorithm):
     """Every push is applied at once, with the learning rate over its staleness."""
 
+    by_layer: bool = False
+    """Let layers travel on their own: gradients leave during the backward pass, and the next forward pass begins with
+    the layers that have come."""
+
     async def worker(self, me: Worker) -> None:
         while me.training:
-            push(me, await accumulate(me, me.batch_size))
-            await pull(me)
+            await compute_and_push(me, by_layer=self.by_layer)
+            await pull(me, by_layer=self.by_layer)
 
     async def server(self, me: Server) -> None:
         while True:
@@ -37,4 +40,4 @@ class StalenessAwareSgd(Algorithm):
             # Before the step, which moves the version on.
             tau = 1 + me.parameters.version - message.gradient.versions[0]
             me.step(message.gradient, lr_scale=1 / tau)
-            me.send(message.sender, me.parameters)
+            me.send(message.sender, me.parameters.to_send(by_layer=self.by_layer))

@@ -70,7 +70,7 @@ class WpSgd(Algorithm):
     delay: int = 0
     """Inside a node: how many steps old the parameters are at which a gradient is computed."""
     per_node: int = 1
-    """Workers that form one node and take its steps together."""
+    """Workers that form one node and take its steps together; those of one site."""
 
     def __post_init__(self) -> None:
         positive(rounds=self.rounds, noise=self.noise, distance=self.distance, per_node=self.per_node)
@@ -78,8 +78,16 @@ class WpSgd(Algorithm):
         not_negative(l2=self.l2, delay=self.delay)
 
     def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
-        starts = range(0, num_workers, self.per_node)
-        return tuple(tuple(range(start, min(start + self.per_node, num_workers))) for start in starts)
+        return self.subgroups_at([""] * num_workers)
+
+    def subgroups_at(self, sites: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        nodes: list[list[int]] = []
+        for rank, site in enumerate(sites):
+            # No node is at two sites: its workers take every step together.
+            if not nodes or len(nodes[-1]) == self.per_node or sites[nodes[-1][0]] != site:
+                nodes.append([])
+            nodes[-1].append(rank)
+        return tuple(map(tuple, nodes))
 
     async def worker(self, me: Worker) -> None:
         done = 0
@@ -113,7 +121,7 @@ class WpSgd(Algorithm):
 
     def _weighted(self, me: Worker, alone: LocalRound, told: Sequence[RoundReport]) -> Gradient:
         """weight_i (w_start − w_i); the workers of a node hold the same w_i and divide its weight among them."""
-        nodes = self.subgroups(len(me.workers))
+        nodes = self.subgroups_at([worker.site for worker in me.workers])
         node = next(i for i, ranks in enumerate(nodes) if me.rank in ranks)
         weight = self._weight([told[ranks[0]].steps for ranks in nodes], node, lr=told[0].lr)
         weighted = alone.difference(weight / len(nodes[node]))

@@ -82,6 +82,14 @@ class Processor:
 
     def compute(self, ready_s: float, samples: int) -> tuple[float, float]:
         """When a micro-batch that is ready to go at `ready_s` starts and ends."""
+        work_s = self.work_s(samples)
+        free = self._compute_free_s
+        start = ready_s if ready_s > free else free
+        end = self._compute_free_s = self._finish(start, work_s) if self._changes else start + work_s
+        return start, end
+
+    def work_s(self, samples: int) -> float:
+        """How long the next micro-batch takes on an undisturbed machine. Each is asked for once: jitter is drawn."""
         work_s = samples / self._samples_per_s + self._s_per_batch
         if self._rng is not None:
             if not self._factors:
@@ -89,10 +97,25 @@ class Processor:
                 self._factors.frombytes((1 + self._jitter * np.abs(self._rng.standard_normal(_BLOCK))).tobytes())
             # From the end, which moves nothing. Another order would change every run with jitter.
             work_s *= self._factors.pop()
-        free = self._compute_free_s
-        start = ready_s if ready_s > free else free
-        end = self._compute_free_s = self._finish(start, work_s) if self._changes else start + work_s
-        return start, end
+        return work_s
+
+    def spend(self, ready_s: float, work_s: float) -> tuple[float, float]:
+        """When a part of a micro-batch that is ready to go at `ready_s` starts and ends."""
+        start = max(ready_s, self._compute_free_s)
+        self._compute_free_s = self._finish(start, work_s)
+        return start, self._compute_free_s
+
+    def partway(self, start_s: float, end_s: float, share: float) -> float:
+        """When this share of the work is done that is begun at `start_s` and done at `end_s`."""
+        if not self._changes:
+            return start_s + share * (end_s - start_s)
+        work_s, time = 0.0, start_s
+        for index in range(bisect_right(self._edges, start_s), len(self._edges)):
+            edge = min(self._edges[index], end_s)
+            work_s += (edge - time) * self._changes[index - 1][1]
+            time = edge
+        work_s += (end_s - time) * self._changes[-1][1]
+        return self._finish(start_s, share * work_s)
 
     def update(self, ready_s: float) -> float:
         """When the step of an update ends that is made at `ready_s`; nothing is computed meanwhile."""

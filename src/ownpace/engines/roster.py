@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
@@ -35,16 +35,24 @@ class Roster:
             self._subgroups.update(dict.fromkeys(members, group))
 
     @classmethod
-    def plan(cls, algorithm: Algorithm, workers: Sequence[str], num_servers: int, layout: Layout) -> Roster:
-        """The nodes that an algorithm needs on workers with these names."""
+    def plan(
+        cls,
+        algorithm: Algorithm,
+        workers: Sequence[str],
+        num_servers: int,
+        layout: Layout,
+        sites: Mapping[str, str] | None = None,
+    ) -> Roster:
+        """The nodes that an algorithm needs on workers with these names, at these sites."""
         whole = Shard(0, 0, layout.size)
         shards = layout.shards(num_servers) if num_servers else ()
-        divided = divide(algorithm, len(workers))
+        at = [(sites or {}).get(name, "") for name in workers]
+        divided = divide(algorithm, at)
         return cls(
             divided,
-            [Address("worker", rank, name, whole) for rank, name in enumerate(workers)],
+            [Address("worker", rank, name, whole, at[rank]) for rank, name in enumerate(workers)],
             [Address("server", shard.index, f"server-{shard.index}", shard) for shard in shards],
-            [Address("communicator", i, f"communicator-{i}", whole) for i in range(len(divided))]
+            [Address("communicator", i, f"communicator-{i}", whole, at[ranks[0]]) for i, ranks in enumerate(divided)]
             if algorithm.has_communicators
             else [],
         )
@@ -63,13 +71,13 @@ class Roster:
         return {group.name: [member.name for member in group] for group in self.groups if len(group)}
 
 
-def divide(algorithm: Algorithm, num_workers: int) -> tuple[tuple[int, ...], ...]:
-    """The algorithm's subgroups, each worker in exactly one.
+def divide(algorithm: Algorithm, sites: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The algorithm's subgroups, each worker in exactly one, where each rank is at one of these sites.
 
     Raises:
         InputError: They are not such a division.
     """
-    divided = algorithm.subgroups(num_workers)
+    divided, num_workers = algorithm.subgroups_at(sites), len(sites)
     if sorted(rank for ranks in divided for rank in ranks) != list(range(num_workers)) or not all(divided):
         raise InputError(
             f"{type(algorithm).__name__} divides its workers into {divided}, but there are {num_workers}; each rank "

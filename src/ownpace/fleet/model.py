@@ -1,4 +1,4 @@
-"""The machines of one run, as frozen dataclasses: how fast they are, how they are linked, what happens to them."""
+"""The machines of one run, as frozen dataclasses: how fast they are, where they are, what happens to them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from ownpace.core.contract.errors import InputError, listed, shown
 from ownpace.core.settings import at_most, not_negative, positive
+from ownpace.fleet.network import LONGEST_NAME, Network, ServerMachine, check_site
 
 MEAN_ABS_NORMAL = math.sqrt(2 / math.pi)
 """E|N(0,1)|: a micro-batch takes 1 + jitter times this as long on average."""
@@ -23,8 +24,6 @@ SLOWEST, FASTEST = 1e-6, 1e9
 WIDEST = 1e6
 """How many times faster than another a machine may be: while one computes once, the other computes that often."""
 LATEST_S = 1e12
-LONGEST_NAME = 64
-"""Bytes: names become those of files and addresses of messages, which end at 255."""
 FaultKind = Literal["kill", "pause", "cut"]
 
 
@@ -64,6 +63,8 @@ class Machine:
     s_per_update: float = 0.0
     """Time of a worker's own optimizer step, and of what goes with it."""
     slowdown: tuple[Slowdown, ...] = ()
+    site: str = ""
+    """Where it is: what `network.between` links."""
 
     def __post_init__(self) -> None:
         positive(samples_per_s=self.samples_per_s, count=self.count)
@@ -80,6 +81,7 @@ class Machine:
                 "or slow-downs, which change a pace; give it one, or leave those out"
             )
         _check_name(self.name)
+        check_site(self.site)
         if len(self.slowdown) > MOST_SLOWDOWNS:
             raise InputError(
                 f"machine '{self.name}' has {len(self.slowdown):,} slow-downs; it may have {MOST_SLOWDOWNS:,}, at most"
@@ -102,36 +104,6 @@ class Machine:
             computes /= 1 + self.s_per_batch * self.samples_per_s / micro_batch
         # Loading and computing overlap, so the slower of the two sets the pace.
         return min(computes, 1 / self.io_s_per_sample) if self.io_s_per_sample else computes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """The link of each machine."""
-
-    bandwidth_bytes_per_s: float = 1.25e8
-    """In each direction."""
-    latency_s: float = 1e-4
-
-    def __post_init__(self) -> None:
-        positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
-        not_negative(latency_s=self.latency_s)
-        at_most(1e6, latency_s=self.latency_s)
-        _check_bandwidth(self.bandwidth_bytes_per_s)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerMachine:
-    """A parameter server's machine."""
-
-    bandwidth_bytes_per_s: float | None = None
-    """Of its link, each direction (default: the network's)."""
-    host: int = 0
-    """Under torchrun on several hosts: the number of the host it runs on."""
-
-    def __post_init__(self) -> None:
-        positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
-        _check_bandwidth(self.bandwidth_bytes_per_s)
-        not_negative(host=self.host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +214,10 @@ class Fleet:
 
     @cached_property
     def workers(self) -> tuple[WorkerMachine, ...]:
-        """Every worker, in the order of the file: its index is its rank."""
+        """Every worker, in the order of the file and site by site: its index is its rank.
+
+        So a ring passes each border between two sites once.
+        """
         numbers: Counter[str] = Counter()
         pauses, away = self._pauses(), self._away()
         workers = []
@@ -251,7 +226,8 @@ class Fleet:
                 name = f"{machine.name}-{numbers[machine.name]}"
                 numbers[machine.name] += 1
                 workers.append(WorkerMachine(name, machine, tuple(pauses.get(name, ())), tuple(away.get(name, ()))))
-        return tuple(workers)
+        sites = {site: number for number, site in enumerate(dict.fromkeys(each.machine.site for each in workers))}
+        return tuple(sorted(workers, key=lambda worker: sites[worker.machine.site]))
 
     def _pauses(self) -> dict[str, list[tuple[float, float]]]:
         """Of each worker, from when until when."""
@@ -297,9 +273,3 @@ def _check_name(name: str) -> None:
             f"name is {shown(name)}; it must have at most {LONGEST_NAME} bytes, all of them printable, "
             "without /, and begin neither with . nor with -"
         )
-
-
-def _check_bandwidth(bandwidth_bytes_per_s: float | None) -> None:
-    """Raise if a link is so slow that nothing ever passes it."""
-    if bandwidth_bytes_per_s is not None and bandwidth_bytes_per_s < 1:
-        raise InputError(f"bandwidth_bytes_per_s is {bandwidth_bytes_per_s}; it must be at least 1")

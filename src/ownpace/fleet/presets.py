@@ -1,8 +1,9 @@
-"""Fleets by name, each of four machines."""
+"""Fleets by name, each of four machines, but for the one with several sites."""
 
 from __future__ import annotations
 
-from ownpace.fleet.model import Fleet, Machine, Network, Slowdown
+from ownpace.fleet.model import Fleet, Machine, Slowdown
+from ownpace.fleet.network import Between, Network
 
 _JITTER = 0.05
 
@@ -34,6 +35,19 @@ def _drift() -> Fleet:
     return Fleet(machine=tuple(machines))
 
 
+def _sites() -> Fleet:
+    """Two sites of four machines: 10 Gbit/s inside, 1 Gbit/s between."""
+    machines = [
+        Machine(samples_per_s=pace, count=2, jitter=_JITTER, site=site, name=site)
+        for site in ("east", "west")
+        for pace in (3000, 1500)
+    ]
+    between = Between(bandwidth_bytes_per_s=1.25e8, latency_s=5e-3)
+    return Fleet(
+        machine=tuple(machines), network=Network(bandwidth_bytes_per_s=1.25e9, latency_s=1e-5, between=between)
+    )
+
+
 PRESETS: dict[str, tuple[str, Fleet]] = {
     "uniform": ("four alike", paces(2000, 2000, 2000, 2000)),
     "mild": ("two generations: paces 2:2:1:1", paces(3000, 3000, 1500, 1500)),
@@ -44,5 +58,6 @@ PRESETS: dict[str, tuple[str, Fleet]] = {
         "paces 4:2:1:1 over 100 Mbit/s with 30 ms of latency",
         paces(4000, 2000, 1000, 1000, network=Network(bandwidth_bytes_per_s=1.25e7, latency_s=0.03)),
     ),
+    "sites": ("two sites of four machines, paces 2:2:1:1: 10 Gbit/s inside, 1 Gbit/s and 5 ms between", _sites()),
 }
 """Name → what it is in one line, and the fleet."""

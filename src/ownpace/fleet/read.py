@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from ownpace.core.bounded_read import read_bounded
 from ownpace.core.contract.errors import InputError, shown, unknown
 from ownpace.core.settings import build
-from ownpace.fleet.model import Fleet, Machine, Network, PlannedFault, ServerMachine, Slowdown
+from ownpace.fleet.model import Fleet, Machine, PlannedFault, Slowdown
+from ownpace.fleet.network import Between, Network, ServerMachine
 from ownpace.fleet.presets import PRESETS, paces
 
 SHORTHAND_SAMPLES_PER_S = 1000.0
@@ -99,15 +100,23 @@ def fleet_from(content: Mapping[str, Any]) -> Fleet:
         where = f"[[machine]] number {number}"
         slow = _build_all(table, "slowdown", Slowdown, f"[[machine.slowdown]] of machine {number},")
         machines.append(build(Machine, {**table, "slowdown": slow}, where=where))
-    network = content.get("network", {})
-    if not isinstance(network, Mapping):
-        raise InputError("network must be one table: [network]")
     return Fleet(
         machine=tuple(machines),
-        network=build(Network, network, where="[network]"),
+        network=_network(content.get("network", {})),
         server=_build_all(content, "server", ServerMachine, "[[server]]"),
         fault=_build_all(content, "fault", PlannedFault, "[[fault]]"),
     )
+
+
+def _network(table: object) -> Network:
+    if not isinstance(table, Mapping):
+        raise InputError("network must be one table: [network]")
+    between = table.get("between")
+    if between is not None:
+        if not isinstance(between, Mapping):
+            raise InputError("between must be a table of the network: [network.between]")
+        table = {**table, "between": build(Between, between, where="[network.between]")}
+    return build(Network, table, where="[network]")
 
 
 def _build_all(content: Mapping[str, Any], key: str, cls: type[T], where: str) -> tuple[T, ...]:

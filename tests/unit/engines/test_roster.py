@@ -62,7 +62,7 @@ def partitions(draw: st.DrawFn) -> tuple[tuple[int, ...], ...]:
 
 @given(partitions())
 def test_a_partition_is_taken_as_it_is(division: tuple[tuple[int, ...], ...]) -> None:
-    assert divide(Divided(division=division), sum(map(len, division))) == division
+    assert divide(Divided(division=division), [""] * sum(map(len, division))) == division
 
 
 @given(partitions(), st.data())
@@ -82,7 +82,7 @@ def test_what_is_no_partition_is_refused(division: tuple[tuple[int, ...], ...], 
         case "empty":
             spoilt.insert(group, ())
     with pytest.raises(InputError, match="in exactly one subgroup"):
-        divide(Divided(division=tuple(spoilt)), num_workers)
+        divide(Divided(division=tuple(spoilt)), [""] * num_workers)
 
 
 def test_the_error_says_who_divides_what_among_how_many() -> None:
@@ -142,6 +142,13 @@ def test_every_node_is_listed_once_and_found_by_its_name() -> None:
     assert len(roster.nodes) == len(roster.by_name) == 4 + 2 + 2
     assert all(roster.by_name[node.name] is node for node in roster.nodes)
     assert {node.role for node in roster.nodes} == {"worker", "server", "communicator"}
+
+
+def test_a_communicator_is_where_the_first_of_its_workers_is() -> None:
+    sites = dict(zip(NAMES, "aabb", strict=True))
+    roster = Roster.plan(Connected(division=((0, 2), (1,), (3,))), NAMES, 0, layout(), sites)
+    assert [worker.site for worker in roster.workers] == ["a", "a", "b", "b"]
+    assert [node.site for node in roster.communicators] == ["a", "a", "b"]
 
 
 def test_two_processes_make_the_same_list() -> None:

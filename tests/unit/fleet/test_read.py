@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import InputError
-from ownpace.fleet import PRESETS, Fleet, Machine, Slowdown, read_fleet, read_toml
+from ownpace.fleet import PRESETS, Between, Fleet, Machine, Slowdown, fleet_from, read_fleet, read_toml
 
 FILE = """
 [[machine]]
@@ -104,7 +105,7 @@ def test_shorthand_and_presets():
     for name, (about, fleet) in PRESETS.items():
         assert read_fleet(name) is fleet
         assert about
-        assert len(fleet.workers) == 4
+        assert len(fleet.workers) == (8 if name == "sites" else 4)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +185,54 @@ def test_damaged_files_are_a_fleet_or_bad_input(tmp_path_factory, data):
 def test_any_text_is_a_fleet_or_bad_input(text):
     with contextlib.suppress(InputError):
         assert read_fleet(text).workers
+
+
+def test_sites_and_what_is_between_them(tmp_path):
+    file = tmp_path / "fleet.toml"
+    file.write_text(
+        """
+        [[machine]]
+        site = "a"
+        [[machine]]
+        site = "b"
+        name = "other"
+        [[machine]]
+        site = "a"
+        [[server]]
+        site = "b"
+        [network.between]
+        bandwidth_bytes_per_s = 1e6
+        latency_s = 0.5
+        """
+    )
+    fleet = read_toml(file)
+    # Site by site, so that a ring crosses each border once.
+    assert [(worker.name, worker.machine.site) for worker in fleet.workers] == [
+        ("worker-0", "a"),
+        ("worker-1", "a"),
+        ("other-0", "b"),
+    ]
+    assert fleet.server[0].site == "b"
+    assert fleet.network.between == Between(bandwidth_bytes_per_s=1e6, latency_s=0.5)
+    assert fleet_from(asdict(fleet)) == fleet
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[network]\nbetween = 3", "between must be a table of the network: [network.between]"),
+        ("[network.between]\nlatency = 3", "unknown key in [network.between]: 'latency'; did you mean 'latency_s'?"),
+        ("[network.between]\nlatency_s = -1", "[network.between]: latency_s is -1.0; it must be"),
+        ("[network.between]\nbandwidth_bytes_per_s = 0.5", "bandwidth_bytes_per_s is 0.5; it must be at least 1"),
+        ("[[machine]]\nsite = 3", "site in [[machine]] number 2 is 3; it must be a string"),
+        ('[[machine]]\nsite = "a\\n"', "site is 'a\\n'; its name must have at most 64 bytes, all of them printable"),
+        (f'[[server]]\nsite = "{"é" * 40}"', "its name must have at most 64 bytes"),
+    ],
+)
+def test_sites_that_are_refused(tmp_path, content, message):
+    file = tmp_path / "fleet.toml"
+    file.write_text(f"[[machine]]\n{content}\n")
+    with pytest.raises(InputError) as caught:
+        read_toml(file)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -31,6 +31,16 @@ async def _in_pieces(me: Worker, samples: int, piece: int, at: Parameters | None
     return me.no_gradient() if gradient is None else gradient
 
 
+async def accumulate_all_but_last(me: Worker, samples: int, *, at: Parameters | None = None) -> Pending[Gradient]:
+    """The gradient of `samples` samples, at least one, its last micro-batch still to be computed.
+
+    So it can be handed over before: layers that are ready travel while the backward pass computes the others.
+    """
+    last = (samples - 1) % me.micro_batch + 1
+    earlier = await accumulate(me, samples - last, at=at) if samples > last else None
+    return me.gradient(last, at=at, plus=earlier)
+
+
 async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
     """The sum of all workers' gradients, mine of `samples` samples.
 
@@ -38,10 +48,8 @@ async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
     """
     if samples <= 0:
         return await me.all_reduce(me.no_gradient())
-    last = (samples - 1) % me.micro_batch + 1
-    earlier = await accumulate(me, samples - last) if samples > last else None
     # Not awaited before it is handed over: the engine sends the layers that are ready during the backward pass.
-    return await me.all_reduce(me.gradient(last, plus=earlier))
+    return await me.all_reduce(await accumulate_all_but_last(me, samples))
 
 
 async def accumulate_until(
@@ -68,4 +76,4 @@ def _next(samples: int, before: int, most: int | None) -> int:
     return samples if most is None else min(samples, most - before)
 
 
-__all__ = ["accumulate", "accumulate_and_reduce", "accumulate_evenly", "accumulate_until"]
+__all__ = ["accumulate", "accumulate_all_but_last", "accumulate_and_reduce", "accumulate_evenly", "accumulate_until"]

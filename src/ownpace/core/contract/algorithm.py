@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 from ownpace.core.contract.roles import Communicator, Server, Worker
@@ -52,3 +53,7 @@ class Algorithm(ABC):
     def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
         """How the workers' ranks divide into subgroups. By default they are one."""
         return (tuple(range(num_workers)),)
+
+    def subgroups_at(self, sites: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The same where it matters at which site each rank is. By default it does not."""
+        return self.subgroups(len(sites))

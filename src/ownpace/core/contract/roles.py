@@ -65,8 +65,13 @@ class Node(Protocol):
     def subgroup(self) -> Group:
         """My subgroup: its workers, then its communicator if there is one."""
 
-    def send(self, to: Address, body: Body = None, **notes: float) -> None:
-        """Send a body, numbers by name, or both. Messages between two nodes arrive in the order of sending."""
+    def send(self, to: Address, body: Body | Pending[Gradient] = None, **notes: float) -> None:
+        """Send a body, numbers by name, or both. Messages between two nodes arrive in the order of sending.
+
+        A worker may send a gradient that is still to be computed, as in `send(server, me.gradient())`. The receiver
+        gets the layers that it owns: each leaves as soon as the backward pass has it, and the message is there when all
+        are.
+        """
 
     def receive(self, sender: Address | None = None) -> Pending[Message]:
         """The next message, from any node or from `sender` alone."""
@@ -170,8 +175,14 @@ class Worker(Learner, Protocol):
     def no_gradient(self) -> Gradient:
         """The gradient of no samples: zero, with count zero."""
 
-    def place(self, parameters: Parameters) -> None:
-        """Overwrite my parameters (those of the shard) with what a server sent."""
+    def place(self, parameters: Parameters | Pending[Message]) -> None:
+        """Overwrite my parameters (those of the shard) with what a server sent.
+
+        A message may be handed over before it has come, as in `place(me.receive(server))`. Its layers are then put in
+        their places as they arrive, and the next gradient waits for a layer only where its forward pass needs it.
+        Awaiting that message waits for its notes alone, which come with its first layer. Until that gradient is there,
+        `parameters` cannot be read.
+        """
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         """Commit one optimizer step to my own parameters alone. It is not an update of the global ones."""

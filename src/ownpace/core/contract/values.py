@@ -35,15 +35,17 @@ class Shard:
 class Address:
     """A node's identity. There is one such object per node in a process, so `is` compares nodes."""
 
-    __slots__ = ("index", "name", "role", "shard")
+    __slots__ = ("index", "name", "role", "shard", "site")
 
-    def __init__(self, role: Role, index: int, name: str, shard: Shard) -> None:
+    def __init__(self, role: Role, index: int, name: str, shard: Shard, site: str = "") -> None:
         self.role = role
         self.index = index
         """Its place among the nodes of its role; a worker's rank."""
         self.name = name
         self.shard = shard
         """What a server owns; for the others, the whole vector."""
+        self.site = site
+        """Where it is, as the fleet says."""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -256,6 +258,15 @@ class Parameters:
     version: int
     """How many updates made it."""
     shard: Shard
+    by_layer: bool = False
+    """Whether a message takes it layer by layer, the lowest first."""
+
+    def to_send(self, *, by_layer: bool) -> Parameters:
+        """The same, to be sent layer by layer, or in one piece.
+
+        Whoever awaits the message gets all of it; a worker that hands it to `place` before it has come need not wait.
+        """
+        return Parameters(self.values, self.version, self.shard, by_layer) if by_layer else self
 
     @property
     def nbytes(self) -> int:

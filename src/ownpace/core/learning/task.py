@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -93,6 +93,14 @@ class Task(ABC):
 
     def penalty(self, model: nn.Module) -> Tensor | None:
         """What is added to the loss for the weights themselves (L2, say), if anything."""
+        return None
+
+    def layer_work(self) -> Mapping[str, float] | None:
+        """How much of the computing each parameter tensor takes, by its name in the model, in any unit.
+
+        Used where layers travel on their own, for when each is needed and ready. None: by the parameters of a layer,
+        times the places of a sample at which they are used.
+        """
         return None
 
     def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

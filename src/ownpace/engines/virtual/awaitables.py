@@ -8,12 +8,14 @@ from typing import Any, Protocol
 
 from ownpace.core.contract import events
 from ownpace.core.contract.values import Address, Batch, Body, Gradient, Message, Notes
+from ownpace.engines.processor import Processor
 from ownpace.engines.progress import Progress
 from ownpace.engines.virtual.clock import Answer, Due
 from ownpace.engines.virtual.simulation import Simulation
+from ownpace.engines.virtual.transport import Link
 
 
-class Endpoint(Protocol):
+class Endpoint(Link, Protocol):
     """What awaitables know of a node."""
 
     address: Address
@@ -30,6 +32,7 @@ class Computing(Endpoint, Protocol):
 
     computed_samples: int
     compute_s: float
+    processor: Processor
 
 
 class VirtualMessage(Message, Due):
@@ -61,25 +64,31 @@ class VirtualMessage(Message, Due):
                 # What `resolve` does, without calling it: this is once per message, too.
                 received.value = self
                 received.done = True
+                if received.on_begun is not None:
+                    received.on_begun(self)
                 if received.driver is not None:
                     received.driver.go_on()
                 return
             earlier, received = received, received.following
-        if node.mailbox is None:
-            node.mailbox = deque()
-        node.mailbox.append(self)
+        leave(node, self)
 
 
 class VirtualGradient(Gradient, Due):
     """A gradient that is being computed."""
 
-    __slots__ = ("computed", "done", "driver", "start", "then", "worker")
+    __slots__ = ("computed", "done", "driver", "end", "start", "then", "worker")
     worker: Computing
     start: float
+    end: float
     computed: int
     """Samples of this computation alone, without those of a gradient it is added to."""
     then: Callable[[], None] | None
     """What follows it at once: the collective that it was handed to before it was computed."""
+
+    @property
+    def begun_s(self) -> float:
+        """When the forward pass began."""
+        return self.start
 
     def happen(self) -> None:
         worker = self.worker
@@ -88,7 +97,7 @@ class VirtualGradient(Gradient, Due):
         worker.computed_samples += self.computed
         worker.compute_s += now - self.start
         if simulation.detail:
-            simulation.emit(events.Compute(self.start, now, worker.address.name, self.computed, self.versions[0]))
+            simulation.emit(events.Compute(self.begun_s, now, worker.address.name, self.computed, self.versions[0]))
         if self.then is not None:
             self.then()
 
@@ -123,7 +132,7 @@ class VirtualBatch(Due):
 class VirtualReceive(Answer[Message]):
     """A message that is awaited. Taking it takes in what its sender knew of the run's progress."""
 
-    __slots__ = ("_node", "following", "sender")
+    __slots__ = ("_node", "begun", "following", "on_begun", "sender")
 
     def __init__(self, node: Endpoint, sender: Address | None) -> None:
         self.done = False
@@ -131,6 +140,21 @@ class VirtualReceive(Answer[Message]):
         self._node = node
         self.sender = sender
         self.following: VirtualReceive | None = None
+        self.begun: Message | None = None
+        """What has begun to arrive, layer by layer, and is not done yet."""
+        self.on_begun: Callable[[Message], None] | None = None
+        """Takes it as soon as it has begun to arrive."""
+
+    def resolve(self, value: Message) -> None:
+        # Before whoever awaits it goes on: its parameters are in their places by then.
+        if self.on_begun is not None:
+            self.on_begun(value)
+        super().resolve(value)
+
+    def begin(self) -> None:
+        """Be done, with what has begun to arrive, if that has not happened."""
+        if not self.done and self.begun is not None:
+            self.resolve(self.begun)
 
     def __await__(self) -> Generator[Answer[Message], None, Message]:
         node = self._node
@@ -179,11 +203,45 @@ class CollectivePart(Answer[Any]):
         return self.value
 
 
+def take_receive(node: Endpoint, sender: Address) -> VirtualReceive | None:
+    """A node's oldest receive that wants a message of this sender's, which is not waited for any more from now on."""
+    earlier, received = None, node.receiving
+    while received is not None and received.sender is not None and received.sender is not sender:
+        earlier, received = received, received.following
+    if received is not None and earlier is not None:
+        earlier.following = received.following
+    elif received is not None:
+        node.receiving = received.following
+    return received
+
+
+def leave(node: Endpoint, message: Message) -> None:
+    """Leave a message that nobody has asked for yet."""
+    if node.mailbox is None:
+        node.mailbox = deque()
+    node.mailbox.append(message)
+
+
 def waited(node: Endpoint, what: str, start: float) -> None:
     """Record that a node has waited since `start`."""
-    now = node.simulation.clock.time
-    if now > start:
-        node.simulation.emit(events.Wait(start, now, node.address.name, what))
+    waited_until(node, what, start, node.simulation.clock.time)
 
 
-__all__ = ["CollectivePart", "Endpoint", "VirtualBatch", "VirtualGradient", "VirtualMessage", "VirtualReceive"]
+def waited_until(node: Endpoint, what: str, start: float, end: float) -> None:
+    """Record that a node has waited."""
+    if end > start:
+        node.simulation.emit(events.Wait(start, end, node.address.name, what))
+
+
+__all__ = [
+    "CollectivePart",
+    "Computing",
+    "Endpoint",
+    "VirtualBatch",
+    "VirtualGradient",
+    "VirtualMessage",
+    "VirtualReceive",
+    "leave",
+    "take_receive",
+    "waited_until",
+]

@@ -24,6 +24,7 @@ from ownpace.engines.virtual.state import (
     joined,
     states_of,
 )
+from ownpace.engines.virtual.transport import Uplink
 
 REGROUP_LATENCIES = 4
 """Until all have agreed on who goes on, and from what."""
@@ -58,17 +59,22 @@ def _is_for(event: object, servers: Sequence[VirtualServer]) -> bool:
     return isinstance(event, VirtualMessage) and event.receiver in servers
 
 
-def regroup_s(simulation: Simulation, num_members: int) -> float:
-    """How long it takes until the next generation begins with other members.
+def regroup_s(simulation: Simulation, members: Sequence[str]) -> float:
+    """How long it takes until the next generation begins with these members.
 
     Without servers, one worker's parameters go to all others.
     """
-    network = simulation.job.fleet.network
-    agreeing_s = REGROUP_LATENCIES * network.latency_s
-    if simulation.job.servers or num_members < 2:
+    network, workers = simulation.job.fleet.network, simulation.job.fleet.workers
+    sites = {workers[simulation.numbers[name]].machine.site for name in members}
+    uplinks = [uplink for site in sites if (uplink := simulation.uplinks.get(site))] if len(sites) > 1 else []
+    between_s = uplinks[0].latency_s if uplinks else 0.0
+    agreeing_s = REGROUP_LATENCIES * (network.latency_s + between_s)
+    if simulation.job.servers or len(members) < 2:
         return agreeing_s
     nbytes = simulation.learning.initial.nbytes
-    return agreeing_s + nbytes / network.bandwidth_bytes_per_s + (num_members - 1) * network.latency_s
+    slowest = min([network.bandwidth_bytes_per_s, *(uplink.bandwidth_bytes_per_s for uplink in uplinks)])
+    latencies_s = (len(members) - 1) * network.latency_s + (len(sites) - 1) * between_s
+    return agreeing_s + nbytes / slowest + latencies_s
 
 
 def take_state(
@@ -105,6 +111,7 @@ def take_state(
         replicas=_replicas(simulation, servers, list(held.values())),
         servers=[ServerRecord(counts=_counts(s.progress), link=[s.in_free_s, s.out_free_s]) for s in servers],
         communicators=[[node.in_free_s, node.out_free_s] for node in generation.communicators],
+        uplinks={site: [uplink.in_free_s, uplink.out_free_s] for site, uplink in simulation.uplinks.items()},
         workers={
             worker.address.name: _record(simulation, worker, places.get(id(worker.committed), 0)) for worker in ordered
         },
@@ -126,16 +133,16 @@ def _make_equal(simulation: Simulation, servers: Sequence[VirtualServer], surviv
             worker.begin_at(first.committed)
             progress = first.progress
             worker.progress.begin_at(progress.samples, progress.versions, progress.ahead)
-    if servers and simulation.real:
+    if servers:
         # Shards may have parted: what a machine sent before it was cut off may have reached some of the servers only,
         # and one of them may have come back as it was. A sample counts if any server has learnt from it.
         counts = [server.progress for server in servers]
         samples = simulation.accounts.samples([progress.version for progress in counts])
         for progress in counts:
             progress.samples = samples
-    nodes: list[VirtualNode] = [*servers, *survivors]
-    for node in nodes:
-        node.in_free_s, node.out_free_s = min(node.in_free_s, now), min(node.out_free_s, now)
+    links: list[VirtualNode | Uplink] = [*servers, *survivors, *simulation.uplinks.values()]
+    for link in links:
+        link.in_free_s, link.out_free_s = min(link.in_free_s, now), min(link.out_free_s, now)
 
 
 def tallies(generation: VirtualGeneration, before: RunState) -> dict[str, list[float]]:

@@ -86,14 +86,22 @@ class Collective:
         result = self._parts[self._root].body if self._what == "broadcast" and self._root else total(bodies)
         # The largest: a member that passes None contributes nothing, but what it receives has the full size.
         nbytes = max(0 if body is None else body.nbytes for body in bodies)
-        cost = transport.all_reduce if self._what == "all-reduce" else transport.chain
-        links: list[transport.Link] = [member.node for member in self._group]  # type: ignore[attr-defined]  # virtual
-        start, end = cost(simulation.clock.time, links, nbytes, simulation.latency_s)
+        start, end = self._take_up_links(nbytes)
         # Decided when the collective begins, which is one moment for all members; they hear it at different ones.
         self._tell_who_stops()
         simulation.clock.at(end, Delivery(self, result))
         if simulation.detail:
             simulation.emit(events.Transfer(start, end, self._what, self._group.name, nbytes))
+
+    def _take_up_links(self, nbytes: int) -> tuple[float, float]:
+        now, latency_s = self._simulation.clock.time, self._simulation.latency_s
+        links: list[transport.Link] = [member.node for member in self._group]  # type: ignore[attr-defined]  # virtual
+        if self._what == "all-reduce" or self._root is None:
+            return transport.all_reduce(now, links, nbytes, latency_s)
+        root = links[self._group.members.index(self._root)]
+        # Site by site, from the root or to it.
+        ways = transport.ways(links, first=root) if self._what == "broadcast" else transport.ways(links, last=root)
+        return transport.chain(now, links, nbytes, latency_s, ways)
 
     def _tell_who_stops(self) -> None:
         """Say whether the time is up: a sum, to all its members; a broadcast, what its root knows from sums it awaited.

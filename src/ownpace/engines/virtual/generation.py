@@ -25,7 +25,9 @@ class VirtualGeneration:
         self._collectives = Collectives(simulation)
         self._drivers: dict[VirtualNode, Driver] = {}
         self._running: set[VirtualWorker] = set()
-        self._subgroups = divide(simulation.job.algorithm, len(members))
+        workers, numbers = simulation.job.fleet.workers, simulation.numbers
+        self._sites = [workers[numbers[name]].machine.site for name in members]
+        self._subgroups = divide(simulation.job.algorithm, self._sites)
         self.servers = self._make_servers()
         self.communicators = self._make_communicators()
         self.workers = self._make_workers()
@@ -36,6 +38,13 @@ class VirtualGeneration:
             [node.address for node in self.communicators],
         )
         self._place_data()
+        self._let_uplinks_go_on()
+
+    def _let_uplinks_go_on(self) -> None:
+        for site, link in self._state["uplinks"].items():
+            if site in self._simulation.uplinks:
+                uplink = self._simulation.uplinks[site]
+                uplink.in_free_s, uplink.out_free_s = link
 
     def start(self, on_end: Callable[[], None]) -> None:
         """Start all coroutines; `on_end` is called once the last worker's has ended."""
@@ -96,12 +105,9 @@ class VirtualGeneration:
         simulation, state = self._simulation, self._state
         machines, layout = simulation.job.servers, simulation.learning.layout
         shards = layout.shards(len(machines)) if machines else ()
-        usual = simulation.job.fleet.network.bandwidth_bytes_per_s
         servers = []
         for shard, machine in zip(shards, machines, strict=True):
-            server = VirtualServer(
-                (simulation, self._collectives), shard, machine.bandwidth_bytes_per_s or usual, self._replica(0, shard)
-            )
+            server = VirtualServer((simulation, self._collectives), shard, machine, self._replica(0, shard))
             records = state["servers"]
             if records:
                 # Of another number of servers, each goes on where the furthest of them was.
@@ -115,10 +121,9 @@ class VirtualGeneration:
 
     def _make_communicators(self) -> list[VirtualCommunicator]:
         simulation = self._simulation
-        bandwidth = simulation.job.fleet.network.bandwidth_bytes_per_s
         communicators = [
-            VirtualCommunicator((simulation, self._collectives), index, bandwidth)
-            for index in range(len(self._subgroups))
+            VirtualCommunicator((simulation, self._collectives), index, self._sites[ranks[0]])
+            for index, ranks in enumerate(self._subgroups)
             if simulation.job.algorithm.has_communicators
         ]
         # As many as there are on both sides: with other subgroups, these are others.

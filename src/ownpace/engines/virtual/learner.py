@@ -6,10 +6,11 @@ from torch import Tensor
 
 from ownpace.core.contract.values import Address, Gradient, Parameters
 from ownpace.engines.progress import Progress
+from ownpace.engines.virtual.by_layer import Arriving
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
 
-LEARNER_SLOTS = ("_before", "_replica", "_snapshot", "_values")
+LEARNER_SLOTS = ("_before", "_replica", "_snapshot", "_values", "arriving")
 """What a node that learns adds to its slots."""
 _NONE_HERE: tuple[str, ...] = ()
 
@@ -31,6 +32,8 @@ class VirtualLearner:
     _snapshot: Parameters | None
     _before: Replica | None
     """The global parameters, while local steps have led away from them."""
+    arriving: Arriving | None
+    """Parameters that are still to come, if there are any."""
 
     def begin_at(self, replica: Replica) -> None:
         """Begin with these parameters."""
@@ -38,6 +41,7 @@ class VirtualLearner:
         self._replica = replica
         self._snapshot = None
         self._before = None
+        self.arriving = None
 
     @property
     def committed(self) -> Replica:
@@ -48,6 +52,8 @@ class VirtualLearner:
 
     @property
     def parameters(self) -> Parameters:
+        if self.arriving is not None:
+            self.arriving.check()
         # Kept until the next change: a server hands the same parameters to several workers.
         if self._snapshot is None:
             self._snapshot = Parameters(self._values, self.progress.version, self.address.shard)
@@ -75,6 +81,8 @@ class VirtualLearner:
         self._made_update(gradient, advance)
 
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
+        if self.arriving is not None:
+            self.arriving.check()
         simulation, values = self.simulation, self._values
         if simulation.real and gradient.samples:
             replica = self._replica or Replica(values)
@@ -103,6 +111,8 @@ class VirtualLearner:
     def commit(self, values: Tensor, work: Gradient) -> None:
         if not work.samples:
             return
+        if self.arriving is not None:
+            self.arriving.check()
         if self.simulation.real:
             # Other values, the same state: momentum survives an average.
             self._replica = (self._replica or Replica(self._values)).at(values)
@@ -113,6 +123,8 @@ class VirtualLearner:
         return self.simulation.job.lr_factor(self.progress.scheduled) * scale
 
     def _move(self, gradient: Gradient, lr_scale: float, memory: int) -> None:
+        if self.arriving is not None:
+            self.arriving.check()
         replica = self._replica or Replica(self._values)
         optimizer = self.simulation.optimizer(self.address.shard)
         self._replica = replica.step(optimizer, gradient, self._lr_factor(lr_scale), memory)
@@ -124,7 +136,7 @@ class VirtualLearner:
         self._before = None
         progress, simulation = self.progress, self.simulation
         staleness = progress.made_update(gradient, advance)
-        if simulation.real:
+        if simulation.accounted:
             simulation.accounts.made_update(self.address.shard.index, progress.version, gradient)
         simulation.on_update(self, gradient.samples, staleness)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar, cast
 
 import torch
@@ -19,23 +21,29 @@ from ownpace.core.contract.values import (
     Gradient,
     Group,
     Message,
+    Notes,
     Parameters,
     Shard,
 )
+from ownpace.core.learning.layer_work import FORWARD_SHARE
 from ownpace.engines.ledger import diverged
 from ownpace.engines.processor import Processor
 from ownpace.engines.progress import Progress
+from ownpace.engines.virtual import transport
 from ownpace.engines.virtual.awaitables import (
     CollectivePart,
+    Endpoint,
     VirtualBatch,
     VirtualGradient,
     VirtualMessage,
     VirtualReceive,
 )
+from ownpace.engines.virtual.by_layer import Arriving, ArrivingGradient, LayeredMessage, PushedLayers
 from ownpace.engines.virtual.collectives import Collectives
 from ownpace.engines.virtual.learner import LEARNER_SLOTS, VirtualLearner
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
+from ownpace.fleet import ServerMachine
 
 B = TypeVar("B", Gradient, Tensor)
 _NOTE_BYTES = 8
@@ -58,6 +66,8 @@ class VirtualNode:
     __slots__ = (
         "_clock",
         "_collectives",
+        "_deferred",
+        "_pushing",
         "address",
         "bandwidth_bytes_per_s",
         "in_free_s",
@@ -66,6 +76,7 @@ class VirtualNode:
         "progress",
         "receiving",
         "simulation",
+        "uplink",
     )
 
     def __init__(
@@ -81,11 +92,14 @@ class VirtualNode:
         address.node = self
         self.progress = progress
         self.bandwidth_bytes_per_s = bandwidth
+        self.uplink = self.simulation.uplinks.get(address.site)
         self.in_free_s = 0.0
         self.out_free_s = 0.0
         # Made for the first message that comes unasked: in most algorithms a worker never gets one.
         self.mailbox: deque[Message] | None = None
         self.receiving: VirtualReceive | None = None
+        self._pushing = 0
+        self._deferred: list[Callable[[], None]] | None = None
 
     @property
     def workers(self) -> Group:
@@ -108,11 +122,29 @@ class VirtualNode:
         progress = self.progress
         return progress.samples < progress.budget and not progress.stop  # progress.training, without another call
 
-    def send(self, to: Address, body: Body = None, **notes: float) -> None:
-        simulation, now = self.simulation, self._clock.time
+    def send(self, to: Address, body: Body | Pending[Gradient] = None, **notes: float) -> None:
         receiver: VirtualNode = to.node  # type: ignore[attr-defined]  # all addresses are virtual ones here
-        nbytes = _NOTE_BYTES * len(notes) if body is None else body.nbytes
-        # Take up my way out and the receiver's way in, as transport.py says: this is the hottest code of a run.
+        if isinstance(body, VirtualGradient) and (not body.done or len(body.versions) > 1):
+            if not body.done:
+                self._push(receiver, body, notes)
+                return
+            body = body.part(to.shard) if to.role == "server" else body
+        if self._pushing:  # behind what was handed over before: messages between two nodes keep their order
+            self._deferred = [*(self._deferred or ()), partial(self.send, to, body, **notes)]
+            return
+        over = self._clock.time >= self.simulation.deadline_s
+        if isinstance(body, Parameters) and body.by_layer:
+            LayeredMessage(self, receiver, body, over, notes)
+            return
+        given: Body = body  # type: ignore[assignment]  # what can be pending is a gradient of ours
+        arrival = self.book(receiver, _NOTE_BYTES * len(notes) if given is None else given.nbytes)
+        message = VirtualMessage(receiver, self.address, given, self.progress.samples, over, notes)
+        self._clock.at_last(arrival, message)
+
+    def book(self, receiver: Endpoint, nbytes: int) -> float:
+        """Take up my way out and the receiver's way in, as transport.py says; returns when it arrives."""
+        simulation, now = self.simulation, self._clock.time
+        # The hottest code of a run, together with `send`.
         start = now if now > self.out_free_s else self.out_free_s
         out = self.out_free_s = start + nbytes / self.bandwidth_bytes_per_s
         # Booked from now on, even if the bytes come later: while it waits for my link, it does not hold up others.
@@ -121,13 +153,31 @@ class VirtualNode:
         into = receiver.in_free_s = (now if now > free else free) + take
         if into < start + take:
             into = start + take
-        arrival = (out if out > into else into) + simulation.latency_s
+        done = out if out > into else into
+        if self.uplink is not receiver.uplink:
+            done = transport.cross(self, receiver, nbytes, (now, start, done))
+        arrival = done + simulation.latency_s
         if simulation.detail:
-            simulation.emit(events.Transfer(start, arrival, "send", [self.address.name, to.name], nbytes))
-        message = VirtualMessage(
-            receiver, self.address, body, self.progress.samples, now >= simulation.deadline_s, notes
-        )
-        self._clock.at_last(arrival, message)
+            who = [self.address.name, receiver.address.name]
+            simulation.emit(events.Transfer(start, arrival, "send", who, nbytes))
+        return arrival
+
+    def _push(self, receiver: VirtualNode, gradient: VirtualGradient, notes: Notes) -> None:
+        """Send a gradient as it is computed."""
+        self._pushing += 1
+        push = PushedLayers(self, receiver, gradient, notes)
+        if isinstance(gradient, ArrivingGradient):
+            gradient.take_along(push)
+        else:
+            start = gradient.worker.processor.partway(gradient.start, gradient.end, FORWARD_SHARE)
+            push.begin(start, gradient.end)
+
+    def has_pushed(self) -> None:
+        self._pushing -= 1
+        if not self._pushing:
+            deferred, self._deferred = self._deferred, None
+            for send in deferred or ():
+                send()
 
     def receive(self, sender: Address | None = None) -> VirtualReceive:
         received = VirtualReceive(self, sender)
@@ -136,7 +186,10 @@ class VirtualNode:
             for message in self.mailbox:
                 if sender is None or message.sender is sender:
                     self.mailbox.remove(message)
-                    received.resolve(message)
+                    if isinstance(message, LayeredMessage):
+                        message.meet(received)
+                    else:
+                        received.resolve(message)
                     return received
         if self.receiving is None:
             self.receiving = received
@@ -166,11 +219,13 @@ class VirtualServer(VirtualLearner, VirtualNode):
     __slots__ = LEARNER_SLOTS
 
     def __init__(
-        self, surroundings: tuple[Simulation, Collectives], shard: Shard, bandwidth: float, replica: Replica
+        self, surroundings: tuple[Simulation, Collectives], shard: Shard, machine: ServerMachine, replica: Replica
     ) -> None:
         simulation = surroundings[0]
-        progress = Progress(simulation.budget, counts_alone=True)
-        address = VirtualAddress("server", shard.index, f"server-{shard.index}", shard)
+        fleet, progress = simulation.job.fleet, Progress(simulation.budget, counts_alone=True)
+        site = fleet.workers[0].machine.site if machine.site is None else machine.site
+        address = VirtualAddress("server", shard.index, f"server-{shard.index}", shard, site)
+        bandwidth = machine.bandwidth_bytes_per_s or fleet.network.bandwidth_bytes_per_s
         super().__init__(surroundings, address, bandwidth, progress)
         self.begin_at(replica)
 
@@ -180,10 +235,11 @@ class VirtualCommunicator(VirtualNode):
 
     __slots__ = ()
 
-    def __init__(self, surroundings: tuple[Simulation, Collectives], index: int, bandwidth: float) -> None:
+    def __init__(self, surroundings: tuple[Simulation, Collectives], index: int, site: str) -> None:
         simulation = surroundings[0]
         whole = Shard(0, 0, simulation.learning.layout.size)
-        address = VirtualAddress("communicator", index, f"communicator-{index}", whole)
+        address = VirtualAddress("communicator", index, f"communicator-{index}", whole, site)
+        bandwidth = simulation.job.fleet.network.bandwidth_bytes_per_s
         super().__init__(surroundings, address, bandwidth, Progress(simulation.budget))
 
 
@@ -212,7 +268,8 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         whole = Shard(0, 0, simulation.learning.layout.size)
         progress = Progress(simulation.budget, num_shards)
         bandwidth = job.fleet.network.bandwidth_bytes_per_s
-        super().__init__(surroundings, VirtualAddress("worker", rank, machine.name, whole), bandwidth, progress)
+        address = VirtualAddress("worker", rank, machine.name, whole, machine.machine.site)
+        super().__init__(surroundings, address, bandwidth, progress)
         self.begin_at(replica)
         self.batch_size = job.batch_size
         self.micro_batch = job.micro_batch or job.batch_size
@@ -239,7 +296,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         batch: Batch | None = None,
         plus: Gradient | None = None,
     ) -> VirtualGradient:
-        simulation, progress = self.simulation, self.progress
+        simulation = self.simulation
         if batch is not None:
             samples, ready = batch.samples, self._clock.time
         else:
@@ -247,25 +304,28 @@ class VirtualWorker(VirtualLearner, VirtualNode):
                 samples = self.micro_batch
             # Most fleets load in no time: asking first saves a call for every gradient.
             ready = self._load(samples) if self.processor.io_s_per_sample else self._clock.time
+        if at is None and self.arriving is not None:
+            indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
+            arriving = ArrivingGradient(self, samples, ready, indices, plus)
+            self.arriving.wait(arriving)
+            return arriving
         start, end = self.processor.compute(ready, samples)
         if simulation.real:
             # Drawn and computed when it is asked for, though it is done later: parameters may have moved on by then.
             indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
-            values = self._values if at is None else at.values
-            total, loss = simulation.learning.gradient(values, self.buffers, indices)
-            if not math.isfinite(loss):
-                raise diverged(f"the loss on {self.address.name}", loss, progress.samples)
+            total, loss = self.contents(indices, self._values if at is None else at.values)
         else:
             # A tensor without contents: only its size matters, for what it costs to send.
             total, loss = simulation.learning.initial, math.nan
-        versions = progress.versions if at is None else progress.versions_at(at)
+        versions = self.progress.versions if at is None else self.progress.versions_at(at)
         computed = VirtualGradient(total, samples, versions, loss, end - start, NO_NOTES)
         computed.computed = samples
-        if simulation.real:
+        if simulation.accounted:
             computed.sources = ((self.rank, samples),)
         if plus is not None:
             computed.add(plus)
         computed.start = start
+        computed.end = end
         computed.then = None
         computed.done = False
         computed.driver = None
@@ -286,6 +346,25 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         if self.processor.s_per_update and gradient.samples:
             end = self.processor.update(self._clock.time)
             self.out_free_s = max(self.out_free_s, end)
+
+    def contents(self, indices: Tensor, values: Tensor | None = None) -> tuple[Tensor, float]:
+        """The sum of these samples' gradients, at these parameters or at my own, and of their losses."""
+        simulation = self.simulation
+        if not simulation.real:
+            return simulation.learning.initial, math.nan
+        total, loss = simulation.learning.gradient(self._values if values is None else values, self.buffers, indices)
+        if not math.isfinite(loss):
+            raise diverged(f"the loss on {self.address.name}", loss, self.progress.samples)
+        return total, loss
+
+    def place(self, parameters: Parameters | Pending[Message]) -> None:
+        if isinstance(parameters, Parameters):
+            super().place(parameters)
+            return
+        assert isinstance(parameters, VirtualReceive), "what was asked for here"
+        if self.arriving is None or self.arriving.is_taken:
+            self.arriving = Arriving(self, self.arriving)
+        self.arriving.expect(parameters)
 
     def no_gradient(self) -> Gradient:
         # −0.0: added to it, a layer without a gradient stays one.

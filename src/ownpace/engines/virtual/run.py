@@ -102,6 +102,7 @@ class VirtualRun:
                 raise
         except OwnpaceError as raised:
             error = raised
+            self._forget_what_died()
         except KeyboardInterrupt:
             error = Interrupted(
                 f"interrupted at sample {monitor.totals.samples}; everything up to then has been written"
@@ -194,7 +195,7 @@ class VirtualRun:
         simulation.clock.drop(lambda event: isinstance(event, Planned))
         members = list(faults.alive)
         if members != self._generation.members:
-            let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(members)))
+            let_pass(simulation, simulation.clock.time + regroup_s(simulation, members))
             members = list(faults.alive)  # others may have come or gone meanwhile
             if faults.servers_back_s:  # what a server had learnt since its latest snapshot is gone
                 self._break_off()
@@ -212,7 +213,7 @@ class VirtualRun:
         simulation, faults, generation = self.simulation, self._faults, self._generation
         faults.end()
         drain(simulation, generation)
-        let_pass(simulation, simulation.clock.time + regroup_s(simulation, len(faults.alive)))
+        let_pass(simulation, simulation.clock.time + regroup_s(simulation, faults.alive))
         # A server that dies meanwhile makes all wait for it, too.
         while max(faults.servers_back_s.values(), default=0.0) > simulation.clock.time:
             let_pass(simulation, max(faults.servers_back_s.values()))
@@ -236,6 +237,13 @@ class VirtualRun:
         state["lost"] = max(lost, self._faults.lost)
         state["books"] = self._monitor.books()
         self._state = state
+
+    def _forget_what_died(self) -> None:
+        """Let the last sums count what is in the model, where a server is gone that would have been restored."""
+        servers = self._generation.servers
+        if servers and self._faults.servers_back_s:
+            versions = [server.progress.version for server in servers]
+            self._monitor.go_back(versions[0], self.simulation.accounts.samples(versions))
 
     def _cannot_go_on(self, error: InputError) -> OwnpaceError:
         """Some settings fit one number of workers only: no mistake of the user's, once a machine has died."""

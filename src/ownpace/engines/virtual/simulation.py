@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Protocol
 
 import torch
@@ -16,12 +16,14 @@ from ownpace.core.learning.augmented import TrainingSamples
 from ownpace.core.learning.claims import Places
 from ownpace.core.learning.sampling import Sampler, make_sampler
 from ownpace.engines.job import Job
+from ownpace.engines.layer_times import LayerTimes
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.progress import Progress
 from ownpace.engines.roster import Roster
 from ownpace.engines.virtual.accounts import SampleAccounts
 from ownpace.engines.virtual.clock import Clock
 from ownpace.engines.virtual.replica import Learning, Replica, TimingOnly
+from ownpace.engines.virtual.transport import uplinks
 
 # One for all batches, where only time is simulated.
 _NO_INDICES = torch.empty(0, dtype=torch.int64)
@@ -60,12 +62,16 @@ class Simulation:
         self.detail = job.detail
         self.real = not job.timing_only
         """Whether there are gradients, or only times."""
+        self.accounted = self.real or bool(job.fleet.fault)
+        """Whether it is known whose samples are in the parameters: of times alone, only where machines may die."""
         self.clock = Clock()
         self.budget: float = job.samples or math.inf
         """Samples after which this generation is over."""
         self.numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
         """Each worker's place in the fleet, which its random numbers are derived from."""
         self.latency_s = job.fleet.network.latency_s
+        self.uplinks = uplinks(job.fleet)
+        """Of sites, by their names; none where nothing is between them."""
         self.deadline_s = math.inf if job.seconds is None else job.seconds
         """When nodes are told to stop: at the limit of time, when the budget of samples was spent, or when the next
         generation is wanted."""
@@ -75,6 +81,11 @@ class Simulation:
         )
         self.optimizer = cache(partial(self.learning.optimizer, job.optimizer))
         """The optimizer of a shard, made once for all nodes that hold it."""
+
+    @cached_property
+    def layer_times(self) -> LayerTimes:
+        """When layers are needed and ready, where they travel on their own."""
+        return LayerTimes(self.job.task, self.learning.layout)
 
     def begin_data(self, numbers: Sequence[int], versions: Sequence[int], samples: int, left: Sequence[Places]) -> None:
         """Deal these places to the workers with these numbers of the fleet, from these versions and samples on."""

@@ -75,6 +75,8 @@ class RunState(TypedDict):
     servers: list[ServerRecord]
     communicators: list[list[float]]
     """Their links."""
+    uplinks: dict[str, list[float]]
+    """Of sites, by their names."""
     workers: dict[str, WorkerRecord]
     tallies: dict[str, list[float]]
     """What each worker has done so far, those that are gone included."""
@@ -99,6 +101,7 @@ def first_state(names: Sequence[str]) -> RunState:
         replicas=[],
         servers=[],
         communicators=[],
+        uplinks={},
         workers={},
         tallies={},
         kept={},

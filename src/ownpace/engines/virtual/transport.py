@@ -10,13 +10,47 @@ capacity is used only for the time that its own bandwidth needs, from when the t
     all-reduce, n members   ring: 2(n−1)/n · bytes / bandwidth + 2(n−1) · latency, at the slowest member's bandwidth
     reduce, broadcast       pipelined chain: bytes / bandwidth + (n−1) · latency, at the slowest member's bandwidth
 
+Where something is between sites, what goes from one to another also passes the uplink of the one, out, and that of
+the other, in. These are links like the others, which all nodes of a site share.
+
+    send                    bytes / the slowest of the four + latency + latency between
+    all-reduce              ring, site by site: 2(n−1) steps, in each of which bytes / n pass every border (ring.py)
+    reduce, broadcast       chain, site by site: at the slowest bandwidth, a latency between more for every border
+
 The cost of a send is computed where it is sent, in `VirtualNode.send`: it is the hottest code of a run.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from ownpace.engines.virtual.ring import Hop, ring_s
+from ownpace.fleet import Fleet
+
+
+class Uplink:
+    """One site's connection to the others."""
+
+    __slots__ = ("bandwidth_bytes_per_s", "in_free_s", "latency_s", "out_free_s")
+
+    def __init__(self, bandwidth_bytes_per_s: float, latency_s: float) -> None:
+        self.bandwidth_bytes_per_s = bandwidth_bytes_per_s
+        self.latency_s = latency_s
+        self.out_free_s = 0.0
+        self.in_free_s = 0.0
+
+    def take_out(self, now: float, nbytes: float) -> float:
+        """Take up the way out; until when."""
+        self.out_free_s = max(now, self.out_free_s) + nbytes / self.bandwidth_bytes_per_s
+        return self.out_free_s
+
+    def take_in(self, now: float, nbytes: float) -> float:
+        """Take up the way in; until when."""
+        self.in_free_s = max(now, self.in_free_s) + nbytes / self.bandwidth_bytes_per_s
+        return self.in_free_s
 
 
 class Link(Protocol):
@@ -27,25 +61,117 @@ class Link(Protocol):
     """Until when its way out is taken."""
     in_free_s: float
     """Until when its way in is taken."""
+    uplink: Uplink | None
+    """Of its site, where something is between sites."""
+
+
+class Ways(NamedTuple):
+    """The uplinks that a chain passes: out of sites, and into them."""
+
+    out: Sequence[Uplink] = ()
+    into: Sequence[Uplink] = ()
+
+
+NO_WAYS = Ways()
+
+
+def uplinks(fleet: Fleet) -> dict[str, Uplink]:
+    """The uplink of every site, by its name; none where nothing is between sites."""
+    between = fleet.network.between
+    if between is None:
+        return {}
+    sites = {worker.machine.site for worker in fleet.workers} | {server.site for server in fleet.server if server.site}
+    bandwidth = between.bandwidth_bytes_per_s or math.inf
+    return {site: Uplink(bandwidth, between.latency_s) for site in sorted(sites)}
+
+
+def cross(sender: Link, receiver: Link, nbytes: float, times: tuple[float, float, float]) -> float:
+    """Take up two sites' uplinks for a transfer: when it is through.
+
+    Args:
+        sender: The one's link.
+        receiver: The other's.
+        nbytes: What is sent.
+        times: Now; when it starts; and when it would be through if both were at one site.
+    """
+    out, into = _uplink(sender), _uplink(receiver)
+    now, start, done = times
+    # As with the receiver's link: booked from now on, even if the bytes come later.
+    through = max(out.take_out(now, nbytes), into.take_in(now, nbytes), start + nbytes / out.bandwidth_bytes_per_s)
+    return max(done, through) + out.latency_s
 
 
 def all_reduce(now: float, links: Sequence[Link], nbytes: int, latency_s: float) -> tuple[float, float]:
     """Take up all links for a ring all-reduce: when it starts, and when it ends."""
     n = len(links)
-    return _together(now, links, 2 * (n - 1) / n * nbytes, 2 * (n - 1) * latency_s)
+    passed = _ordered(links)
+    if len(passed) < 2:
+        return _together(now, links, 2 * (n - 1) / n * nbytes, 2 * (n - 1) * latency_s)
+    part, uplink = nbytes / n, passed[0]
+    inside = Hop(part / _slowest(links), latency_s)
+    across = Hop(max(inside.takes_s, part / uplink.bandwidth_bytes_per_s), latency_s + uplink.latency_s)
+    sizes = Counter(map(_uplink, links))
+    takes_s = ring_s(tuple(sizes[uplink] for uplink in passed), inside, across)
+    return _across(now, links, takes_s, 2 * (n - 1) * part, Ways(passed, passed))
 
 
-def chain(now: float, links: Sequence[Link], nbytes: int, latency_s: float) -> tuple[float, float]:
+def chain(
+    now: float, links: Sequence[Link], nbytes: int, latency_s: float, ways: Ways = NO_WAYS
+) -> tuple[float, float]:
     """Take up all links for a reduce or a broadcast: when it starts, and when it ends."""
     n = len(links)
     # A group of one moves nothing. The formula of the ring says so by itself, this one does not.
-    return _together(now, links, nbytes if n > 1 else 0, (n - 1) * latency_s)
+    if not ways.out:
+        return _together(now, links, nbytes if n > 1 else 0, (n - 1) * latency_s)
+    uplink = ways.out[0]
+    takes_s = nbytes / min(_slowest(links), uplink.bandwidth_bytes_per_s)
+    return _across(now, links, takes_s + (n - 1) * latency_s + len(ways.out) * uplink.latency_s, nbytes, ways)
+
+
+def ways(links: Sequence[Link], *, first: Link | None = None, last: Link | None = None) -> Ways:
+    """What a chain passes that begins, or ends, at the site of that link."""
+    end = first or last
+    assert end is not None
+    passed = _ordered([end, *links])
+    if len(passed) < 2:
+        return NO_WAYS
+    if first is None:
+        passed.reverse()
+    return Ways(passed[:-1], passed[1:])
+
+
+def _ordered(links: Sequence[Link]) -> list[Uplink]:
+    """The uplinks of the members' sites, if something is between sites."""
+    if links[0].uplink is None:
+        return []
+    return list(dict.fromkeys(map(_uplink, links)))
+
+
+def _uplink(link: Link) -> Uplink:
+    assert link.uplink is not None, "either all nodes have an uplink, or none"
+    return link.uplink
+
+
+def _slowest(links: Sequence[Link]) -> float:
+    return min(link.bandwidth_bytes_per_s for link in links)
+
+
+def _across(now: float, links: Sequence[Link], takes_s: float, nbytes: float, ways: Ways) -> tuple[float, float]:
+    """Take up all links for so long, and uplinks for so many bytes."""
+    start = max(now, *(max(link.out_free_s, link.in_free_s) for link in links))
+    free_s = [uplink.take_out(now, nbytes) for uplink in ways.out] + [
+        uplink.take_in(now, nbytes) for uplink in ways.into
+    ]
+    end = max(start + takes_s, *free_s)
+    for link in links:
+        link.out_free_s = link.in_free_s = end
+    return start, end
 
 
 def _together(now: float, links: Sequence[Link], nbytes: float, latency_s: float) -> tuple[float, float]:
     # All links or none: a collective begins when its busiest member is free, and no member can leave it early.
     start = max(now, *(max(link.out_free_s, link.in_free_s) for link in links))
-    end = start + nbytes / min(link.bandwidth_bytes_per_s for link in links) + latency_s
+    end = start + nbytes / _slowest(links) + latency_s
     for link in links:
         link.out_free_s = link.in_free_s = end
     return start, end

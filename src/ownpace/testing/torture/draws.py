@@ -31,6 +31,10 @@ class Draws:
         """Whether something happens that does so this often."""
         return self.share() < probability
 
+    def aside(self, probability: float) -> bool:
+        """The same, for what was added later: all other draws stay what they were without it."""
+        return derive(*self._seed, self._count, 1) / 2**63 < probability
+
     def number(self, lowest: int, highest: int) -> int:
         """A whole number, both ends included."""
         return lowest + int(self.share() * (highest - lowest + 1))

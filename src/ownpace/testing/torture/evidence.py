@@ -65,6 +65,15 @@ class Evidence:
         return (*self.scenario.job.fleet.fault, *self.earlier)
 
     @property
+    def may_part(self) -> bool:
+        """Whether servers may have learnt from gradients of which others never got a layer.
+
+        Layer by layer, a gradient has partly left when its machine dies, or when all others give up what they do. It is
+        in no record then.
+        """
+        return bool(self.faults) and getattr(self.scenario.subject.algorithm, "by_layer", False)
+
+    @property
     def most_workers(self) -> int:
         """How many there were at most."""
         later = [len(event.members) for event in self.of(Generation) if event.members is not None]

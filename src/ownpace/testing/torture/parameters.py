@@ -44,8 +44,7 @@ def applies_every_sample_once(run: Evidence) -> Complaints:
     scenario = run.scenario
     if not scenario.counts:
         return
-    counts = -run.values.view(-1, run.books.width or 0)
-    total, counts = counts[:, -1], counts[:, :-1]
+    total, counts = _counts(run, run.values)
     made = sum(entry.samples for (shard, _), entry in run.books.updates.items() if shard == 0)
     for layer in range(len(counts)):
         if total[layer] != counts[layer].sum():
@@ -54,17 +53,38 @@ def applies_every_sample_once(run: Evidence) -> Complaints:
     # One that ended while a server was gone has its snapshot in the model, and no generation that says so.
     if total[0] != made and not (run.error is not None and run.killed("server")):
         yield f"the first layer counts {total[0]:g} samples, and updates had {made}"
+    most = _learnt(run)
+    # Of one whose budget was spent before, the sums are of that moment.
+    broken_off = run.error is not None and run.end.sums.seconds >= run.end.t
+    # Of several servers, others than the first may have learnt more by then.
+    if broken_off and scenario.job.servers and not total[0] <= run.end.sums.samples <= most.sum():
+        yield f"the sums count {run.end.sums.samples} samples, and the model holds {total[0]:g} to {most.sum():g}"
     if scenario.job.sampling == "queue":
-        yield from _as_dealt(run, counts)
+        yield from _as_dealt(run, most, counts.amin(0))
 
 
-def _as_dealt(run: Evidence, counts: Tensor) -> Complaints:
+def _counts(run: Evidence, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each layer, how many samples it counts, and how often it holds each."""
+    counts = -values.view(-1, run.books.width or 0)
+    return counts[:, -1], counts[:, :-1]
+
+
+def _learnt(run: Evidence) -> Tensor:
+    """How often each sample is in the model, in any layer of it.
+
+    Where a server died or a link was cut, others may hold what never got through. Which of them do is another matter in
+    each generation: one may lack a sample of the first epoch, and another the same sample of the second.
+    """
+    begun = [workers[0][2] for _, workers in sorted(run.books.began.items()) if workers]
+    of_layers = torch.stack([_counts(run, values)[1] for values in [*begun, run.values]])
+    return of_layers.diff(dim=0).amax(1).sum(0)
+
+
+def _as_dealt(run: Evidence, most: Tensor, least: Tensor) -> Complaints:
     scenario = run.scenario
-    size = counts.shape[1]
-    # Where a server died or a link was cut, others may hold what never got through; none may hold anything twice.
-    most, least = counts.amax(0), counts.amin(0)
+    size = len(most)
     cut = any(fault.what == "cut" for fault in run.of(Fault))
-    parted = len(scenario.job.servers) > 1 and (cut or run.killed("server"))
+    parted = len(scenario.job.servers) > 1 and (cut or run.killed("server") or run.may_part)
     order = Permutations(size, scenario.job.seed, Purpose.QUEUE)
     dealt = int(most.sum())
     if scenario.subject.drops_samples or run.error is not None or run.broken_off:

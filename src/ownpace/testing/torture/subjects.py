@@ -36,10 +36,18 @@ Draw = Callable[[Draws, int], dict[str, object]]
 """Parameters for so many workers."""
 
 
+_WITH_SERVERS = ("grouping", "async", "stale", "dc-async", "staleness-aware", "od")
+
+
 def draw_subject(draws: Draws, num_workers: int, only: str | None = None) -> TortureSubject:
     """One of the algorithms, or a named one, with parameters for so many workers."""
     name = only or draws.one_of(*ALGORITHMS)
-    algorithm = make_algorithm(name, _PARAMETERS[name](draws, num_workers))
+    parameters = _PARAMETERS[name](draws, num_workers)
+    if name in _WITH_SERVERS and parameters.get("form") != "all-reduce" and draws.aside(0.4):
+        parameters["by_layer"] = True
+    if name == "sync" and draws.aside(0.4):
+        parameters["via"] = "servers"
+    algorithm = make_algorithm(name, parameters)
     return described(algorithm, name)
 
 

@@ -122,7 +122,7 @@ def judge_resumed(scenario: Scenario, run: Evidence) -> list[str]:
 
 def judge_timed(scenario: Scenario, run: Evidence) -> list[str]:
     """What does not hold where time is simulated alone: every update happens when it does with gradients."""
-    if not scenario.timed:
+    if not scenario.timed or run.may_part:  # without gradients, nobody knows whose samples servers have learnt from
         return []
     timed: list[Event] = []
     ENGINES["virtual"](replace(scenario.job, timing_only=True), timed.append, None)

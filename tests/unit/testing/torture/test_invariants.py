@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,13 @@ from ownpace.algorithms.local import LocalSgd
 from ownpace.algorithms.stale import StaleSgd
 from ownpace.core.blocks.accumulate import accumulate
 from ownpace.core.blocks.local_round import LocalRound
-from ownpace.testing.torture import INVARIANTS, TortureSubject, torture
+from ownpace.core.contract.events import Generation
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.fleet import Fleet, Machine, PlannedFault, ServerMachine
+from ownpace.testing.torture import INVARIANTS, TortureSubject, draw_scenario, torture
+from ownpace.testing.torture.parameters import applies_every_sample_once
+from ownpace.testing.torture.tasks import Ballots
+from ownpace.testing.torture.trial import carry_out
 
 SEEDS = range(24)
 
@@ -161,3 +167,26 @@ def test_equal_seeds_give_equal_reports_that_say_what_was_drawn():
     assert report != torture(4712)
     for part in (report.replay, "workers: ", "network: ", "batches of"):
         assert part in str(report)
+
+
+def test_a_sample_that_two_servers_lack_of_two_epochs_has_been_learnt_from_in_both():
+    """Each server dies once, in another epoch of five samples: one holds what the other lacks."""
+    faults = [PlannedFault(worker=f"server-{index}", at_s=at_s) for index, at_s in enumerate((1.9, 9.9))]
+    scenario = draw_scenario(0, "async", num_workers=1)
+    job = replace(
+        scenario.job,
+        task=Ballots(num_samples=5),
+        fleet=Fleet(
+            machine=(Machine(samples_per_s=10),), server=(ServerMachine(), ServerMachine()), fault=tuple(faults)
+        ),
+        optimizer=OptimizerSpec(lr=1.0),
+        batch_size=1,
+        micro_batch=None,
+        samples=100,
+        seconds=None,
+        sampling="queue",
+    )
+    run = carry_out(replace(scenario, job=job, counts=True))
+    lost = [event.lost for event in run.of(Generation)]
+    assert [updates > 0 for updates in lost] == [True, True]
+    assert list(applies_every_sample_once(run)) == []

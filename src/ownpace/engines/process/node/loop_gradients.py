@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Batch, Gradient, Group, Parameters
+from ownpace.core.contract.values import Address, Batch, Gradient, Group, Message, Notes, Parameters
+from ownpace.engines.process.node.inbox import ProcessReceive
 from ownpace.engines.process.node.nodes import ProcessWorker
 
 
@@ -24,6 +25,8 @@ class LoopGradient:
         self.gradient: Gradient | None = None
         self.sum: LoopSum | None = None
         """The sum that it is to be handed to as soon as it is computed."""
+        self.pushes: list[tuple[Address, Notes]] = []
+        """To whom it goes as soon as it is computed."""
 
     @property
     def done(self) -> bool:
@@ -54,6 +57,23 @@ class LoopSum:
         return total
 
 
+class LoopReceive:
+    """A message that cannot come before the user's loop has brought a gradient, which is on its way then."""
+
+    def __init__(self, asked: LoopGradient, received: Pending[Message]) -> None:
+        self._asked = asked
+        self._received = received
+
+    @property
+    def done(self) -> bool:
+        return self._asked.done and self._received.done
+
+    def __await__(self) -> Generator[object, None, Message]:
+        yield from self._asked.__await__()
+        message = yield from self._received.__await__()
+        return message
+
+
 class Brought(NamedTuple):
     """What the loop brings."""
 
@@ -67,6 +87,9 @@ class Brought(NamedTuple):
 
 class LoopGradients:
     """The worker's source of gradients: it notes what is asked for, and the loop answers."""
+
+    takes_layers = False
+    """A user's model has all its parameters before its forward pass: hooks on it would be seen by torch.compile."""
 
     def __init__(self, worker: ProcessWorker) -> None:
         self._worker = worker
@@ -88,6 +111,24 @@ class LoopGradients:
             return self._worker.all_reduce(asked.gradient, group)
         asked.sum = LoopSum(asked, group)
         return asked.sum
+
+    def push(self, asked: Pending[Gradient], to: Address, notes: Notes) -> None:
+        assert isinstance(asked, LoopGradient)
+        asked.pushes.append((to, notes))
+        if asked.gradient is not None:
+            self.send(asked)
+
+    def send(self, asked: LoopGradient) -> None:
+        """Send a gradient that the loop has brought to those it was handed over for, in one piece."""
+        assert asked.gradient is not None
+        pushes, asked.pushes = asked.pushes, []
+        for to, notes in pushes:
+            self._worker.send(to, asked.gradient.part(to.shard), **notes)
+
+    def received(self, received: ProcessReceive) -> Pending[Message]:
+        # Awaiting must suspend the coroutine where the loop has yet to compute: nobody else would.
+        waits = self.asked is not None and bool(self.asked.pushes)
+        return LoopReceive(self.asked, received) if self.asked is not None and waits else received
 
     def buffers(self) -> Tensor | None:
         return None

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Parameters
+from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, Notes, Parameters
+from ownpace.core.learning.layer_work import layer_buckets
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.inbox import Inbox, ProcessReceive
+from ownpace.engines.process.node.inbox import Inbox, ProcessReceive, taken
 from ownpace.engines.process.node.learner import LearnerState
 from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
@@ -49,8 +50,19 @@ class ProcessNode:
     def training(self) -> bool:
         return self.progress.training
 
-    def send(self, to: Address, body: Body = None, **notes: float) -> None:
+    def send(self, to: Address, body: Body | Pending[Gradient] = None, **notes: float) -> None:
         self.finish_asked()
+        assert isinstance(body, Gradient | Parameters | Tensor | None), "only a worker has gradients to be computed"
+        if not isinstance(body, Parameters) or not body.by_layer:
+            self.post(to, body, notes)
+            return
+        buckets = layer_buckets(self.context.layout, body.shard)
+        for part, bucket in enumerate(buckets):
+            start, stop = bucket.start - body.shard.start, bucket.stop - body.shard.start
+            self.post(to, Parameters(body.values[start:stop], body.version, body.shard), notes, part, len(buckets))
+
+    def post(self, to: Address, body: Body, notes: Notes, part: int = 0, num_parts: int = 1) -> None:
+        """Send a message, or one bucket of layers of it."""
         packet = Packet(
             body,
             notes,
@@ -58,11 +70,15 @@ class ProcessNode:
             self.inbox.wants_stop(),
             self.context.clock.now(),
             tuple(self.settings()),
-            self.inbox.generation,
+            self.inbox.stamp,
+            part,
+            num_parts,
         )
+        if self.inbox.link is not None:
+            self.inbox.link.leave(packet)
         self.context.mailbox.send(to.name, packet)
 
-    def receive(self, sender: Address | None = None) -> ProcessReceive:
+    def receive(self, sender: Address | None = None) -> Pending[Message]:
         self.finish_asked()
         return self.inbox.receive(sender)
 
@@ -99,10 +115,10 @@ class ProcessNode:
         """Count on from here."""
         self.progress.begin_at(samples, (version,) * len(self.progress.versions), ahead)
 
-    def begin(self, generation: int) -> None:
-        """Begin a generation: nothing of the one before is heard any more, not even that it was to stop."""
+    def begin(self, loop: int) -> None:
+        """Begin a loop of a user's script: nothing before it is heard any more, not even that it was to stop."""
         self.progress.stop = False
-        self.inbox.begin(generation)
+        self.inbox.begin(loop)
 
 
 class ProcessServer(ProcessNode):
@@ -165,6 +181,10 @@ class ProcessServer(ProcessNode):
         for sender in pulling:
             self._answer_pull(sender)
 
+    def begin(self, loop: int) -> None:
+        self.learner.begin()  # before what has come for the loop is taken in
+        super().begin(loop)
+
     @property
     def _layers(self) -> list[int]:
         """Which layers of the model are here."""
@@ -174,6 +194,9 @@ class ProcessServer(ProcessNode):
 
 class GradientSource(Protocol):
     """How a worker gets its gradients: it computes them itself, or a user's loop does."""
+
+    takes_layers: bool
+    """Whether it can begin a gradient before all its parameters have come."""
 
     def load(self, samples: int) -> Pending[Batch]:
         """Draw and load samples."""
@@ -186,6 +209,12 @@ class GradientSource(Protocol):
 
     def hand_over(self, asked: Pending[Gradient], group: Group) -> Pending[Gradient]:
         """Sum a gradient that may still have to be computed."""
+
+    def push(self, asked: Pending[Gradient], to: Address, notes: Notes) -> None:
+        """Send a gradient that may still have to be computed."""
+
+    def received(self, received: ProcessReceive) -> Pending[Message]:
+        """A message that was asked for now: it cannot come before what was asked for earlier has been sent."""
 
     def buffers(self) -> Tensor | None:
         """The model's buffers in one vector, where the hub needs them to evaluate it."""
@@ -211,6 +240,7 @@ class ProcessWorker(ProcessNode):
         self.kept: dict[str, Tensor] = {} if before is None else before.kept
         self.source: GradientSource
         self.learner = LearnerState(context, self.progress, held, self.inbox, self._buffers)
+        self._arriving: list[Pending[Message]] = []
 
     @property
     def rank(self) -> int:
@@ -218,6 +248,7 @@ class ProcessWorker(ProcessNode):
 
     @property
     def parameters(self) -> Parameters:
+        self._settle()
         return self.learner.parameters
 
     @property
@@ -244,6 +275,8 @@ class ProcessWorker(ProcessNode):
         plus: Gradient | None = None,
     ) -> Pending[Gradient]:
         self.finish_asked()
+        if at is None and not self.source.takes_layers:
+            self._settle()
         if batch is not None:
             samples = batch.samples
         return self.source.ask(self.micro_batch if samples is None else samples, at, batch, plus)
@@ -257,23 +290,57 @@ class ProcessWorker(ProcessNode):
             return super().all_reduce(body, group)
         return self.source.hand_over(body, group or self.workers)  # type: ignore[arg-type,return-value]  # never a tensor
 
+    def send(self, to: Address, body: Body | Pending[Gradient] = None, **notes: float) -> None:
+        if isinstance(body, Gradient | Parameters | Tensor | None):
+            super().send(to, body, **notes)
+        else:
+            self.source.push(body, to, notes)
+
+    def receive(self, sender: Address | None = None) -> Pending[Message]:
+        self.finish_asked()
+        return self.source.received(self.inbox.receive(sender))
+
     def step(self, gradient: Gradient, *, lr_scale: float = 1.0, advance: float | None = None, memory: int = 0) -> None:
         self.finish_asked()
+        self._settle()
         self.learner.step(gradient, lr_scale, advance, memory)
 
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
+        self._settle()
         return self.learner.peek(gradient, lr_scale)
 
-    def place(self, parameters: Parameters) -> None:
+    def place(self, parameters: Parameters | Pending[Message]) -> None:
         self.finish_asked()
-        self.learner.place(parameters)
+        if isinstance(parameters, Parameters):
+            self.learner.place(parameters)
+            return
+        self._arriving.append(parameters)
+        if isinstance(parameters, ProcessReceive):
+            parameters.takes_layers = self.source.takes_layers and parameters.sender in self.servers.members
+
+    def take_arriving(self) -> list[ProcessReceive]:
+        """The messages whose layers are to be put in their places by a gradient, which waits for them."""
+        layered = [each for each in self._arriving if isinstance(each, ProcessReceive) and each.takes_layers]
+        self._arriving = [each for each in self._arriving if each not in layered]
+        self._settle()
+        return layered
+
+    def _settle(self) -> None:
+        """Wait for the parameters that were handed over before they had come."""
+        arriving, self._arriving = self._arriving, []
+        for received in arriving:
+            if isinstance(received, ProcessReceive):
+                received.takes_layers = False  # no gradient uses them as they come: all of it is waited for
+            self.learner.place(taken(received).parameters)
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         self.finish_asked()
+        self._settle()
         self.learner.local_step(gradient, lr_scale)
 
     def commit(self, values: Tensor, work: Gradient) -> None:
         self.finish_asked()
+        self._settle()
         self.learner.commit(values, work)
 
     def take_data_range(self, start: float, stop: float) -> None:
@@ -288,8 +355,9 @@ class ProcessWorker(ProcessNode):
     def hear_settings(self, agreed: Sequence[float], mine: Sequence[float]) -> None:
         self.learner.hear_settings(agreed, mine)
 
-    def begin(self, generation: int) -> None:
-        super().begin(generation)
+    def begin(self, loop: int) -> None:
+        super().begin(loop)
+        self._arriving.clear()
         self.learner.begin()
 
     def _buffers(self) -> Tensor | None:

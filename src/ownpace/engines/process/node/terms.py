@@ -15,6 +15,7 @@ from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.version import __version__
 from ownpace.engines.job import Job
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
+from ownpace.engines.process.talk.links import PrescribedLinks
 from ownpace.engines.roster import Roster
 
 
@@ -36,8 +37,10 @@ class RunTerms:
     """Parts of the vector that are averaged over samples of their own."""
     checkpoint_every: int | None = None
     """Samples after which a generation ends in good order, if that is to be."""
-    is_elastic: bool = False
-    """Whether the hub leads from one generation to the next: in a complete run; a user's loop has them of its own."""
+    sites: tuple[str, ...] = ()
+    """Where each of the workers is; none where all are at one."""
+    links: PrescribedLinks | None = None
+    """Where bandwidths are prescribed, those."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -54,7 +57,8 @@ class RunTerms:
             eval_every=job.evaluations_every,
             detail=job.detail,
             checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
-            is_elastic=True,
+            links=PrescribedLinks.of(job),
+            sites=tuple(worker.machine.site for worker in job.fleet.workers),
         )
 
     @property
@@ -89,7 +93,8 @@ class RunTerms:
 
     def roster(self, workers: Sequence[str] | None = None) -> Roster:
         """The nodes that take part, with these workers, or with all."""
-        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout)
+        sites = dict(zip(self.workers, self.sites, strict=False))
+        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout, sites)
 
     def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate."""

@@ -35,6 +35,7 @@ from ownpace.engines.process.run.life import (
     await_plan,
     await_state,
     drive,
+    forget_lines,
     give_state,
     say_farewell,
 )
@@ -175,6 +176,8 @@ class WorkerLife:
         self._begun_at, self._num_workers = self.node.progress.samples, len(self.node.workers)
         self._is_new, self._is_running = False, True
         self._session.orders.goes_on = self._job.on_failure != "stop"
+        begun, self._session.on_begun = self._session.on_begun, _nothing
+        begun()
         self.node.learner.begin()
 
     def close(self) -> None:
@@ -240,6 +243,7 @@ class WorkerLife:
         inbox = self.node.inbox
         inbox.declared_dead = self.node.restarts = False
         self._is_new, self._is_running = True, False
+        forget_lines(self.node)
         self._introduce()
         self.node.restarts = True
         self._await_regrouping()
@@ -347,3 +351,7 @@ class WorkerLife:
         if tally is not None:
             work = self.node.context.reporter.work
             work.samples, work.compute_s, work.load_s = int(tally[0]), tally[1], tally[2]
+
+
+def _nothing() -> None:
+    pass
