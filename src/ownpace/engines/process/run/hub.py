@@ -91,6 +91,8 @@ class Hub:
         self._refused = False
         self._has_finished = False
         self.restarts = Restarts()
+        self.on_join: Callable[[int], None] = _ignore
+        """Called with the place in the fleet of a worker that was started again or is back, before it is let in."""
         self._silence = SilenceWatch(mailbox)
         self._collector = StateCollector()
         self._had: dict[str, int] = {}
@@ -309,6 +311,7 @@ class Hub:
             gone.blame = name
             self.lose(gone)
         self.restarts.cancel(name)  # a process of this name is there
+        self.on_join(self._roster.by_name[name].index)
         self._renew_line(name)
         known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint or {}
         found = differences([{key: known[key] for key in fingerprint if key in known}, fingerprint])
@@ -425,3 +428,7 @@ class Hub:
         if self._refused:
             return  # they know why
         self._tell(GiveUp(error.code, str(error)), [name for name in self.members if self.mailbox.knows(name)])
+
+
+def _ignore(index: int) -> None:
+    pass

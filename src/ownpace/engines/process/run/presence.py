@@ -164,6 +164,12 @@ class Presence:
             acts, ranks = [what for what, _ in self._roll.past], [there for _, there in self._roll.past]
             self._send(rank, Past(acts, ranks, self._roll.fingerprint, self.describe()))
 
+    def is_back(self, rank: int) -> None:
+        """On rank 0: a rank that was stopped, or cut off, takes part again."""
+        with self._changed:
+            for each in (self._gone, self.orders.gone):
+                each.discard(rank)
+
     def check(self) -> None:
         """Raise what has gone wrong, if anything has."""
         self.orders.raise_alarms()
