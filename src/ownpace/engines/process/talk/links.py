@@ -1,9 +1,10 @@
 """Prescribed links: messages between processes are held back until they would have arrived, as paces are prescribed.
 
 It is the model of the virtual engine (fleets.md): a message takes up its sender's way out and its receiver's way in,
-each for its bytes over that link's bandwidth, in the order of sending, and arrives a latency after both. The sender knows
-when its own link is free, and says so; the receiver does the rest, and keeps the message until then. Real transfers
-take real time meanwhile, so what is prescribed must be slower than what is there. Collectives are not held back.
+each for its bytes over that link's bandwidth, in the order of sending, and arrives a latency after both. The sender
+knows when its own link is free, and says so; the receiver does the rest, and keeps the message until then. Real
+transfers take real time meanwhile, so what is prescribed must be slower than what is there. Collectives are not held
+back.
 """
 
 from __future__ import annotations
