@@ -47,7 +47,7 @@ class Leaver:
 def leave(algorithm: str, leaver: Leaver) -> None:
     net = make_net()
     optimizer = sgd(net)
-    with ownpace.join(algorithm) as fleet:
+    with ownpace.join(algorithm, on_failure="stop") as fleet:
         leaver.at("after join")
         fleet.wrap(net, optimizer)
         leaver.at("after wrap")

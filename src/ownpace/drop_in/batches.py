@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from ownpace.core.learning.claims import ENDLESS, Places, number_of
-from ownpace.core.learning.orders import Order, Share
+from ownpace.core.learning.orders import Order, Share, Shares
 from ownpace.drop_in.data import KINDS, Data, name_of
 from ownpace.drop_in.digest import digest
 from ownpace.drop_in.feeds import make_feed
@@ -35,11 +37,11 @@ class Batches:
     @property
     def is_estimate(self) -> bool:
         """Whether `len()` is an estimate."""
-        return self._loops.member.num_workers > 1 or self._data.updates is not None
+        return self._loops.present.num_workers > 1 or self._data.updates is not None
 
     def __len__(self) -> int:
         data = self._data
-        each = data.batch_size * self._loops.member.num_workers
+        each = data.batch_size * self._loops.present.num_workers
         found = [] if data.updates is None else [data.updates]
         if self._known is not None:
             found.append(self._known // each if data.drop_last else -(-self._known // each))
@@ -68,12 +70,6 @@ class Batches:
         """How many places there are to take. A sampler or a stream ends by itself, whatever length it claims."""
         known = self._data.samples if self._data.kind != "map" or self._data.sampler is not None else self._known
         return ENDLESS if known is None else known
-
-    def _dealt(self, order: Order) -> Sequence[Places]:
-        """The places that the next loop deals out: all, or what a checkpoint has left of it."""
-        if self._loops.resumed is not None:
-            return self._loops.resumed
-        return [(0, ENDLESS if isinstance(order, Share) else self._total)]
 
     def _plan(self, dealt: Sequence[Places]) -> LoopPlan:
         data = self._data
@@ -109,35 +105,61 @@ class Batches:
         fills = data.batch_size if data.drop_last or fixed else None
         if not isinstance(order, Share):
             return BatchSource(wanted, loops.taking(number), order, left, fills=fills)
-        rank, num_workers, _ = loops.member
+        place, num_workers, is_divided_anew = loops.present
         first, stop = before(left, order.start), before(left, order.stop)
+        if is_divided_anew and isinstance(order, Shares):
+            whole = before(left, order.end)
+            first, stop = whole * place // num_workers, whole * (place + 1) // num_workers
         if data.samples is not None:
-            stop = min(stop, first + data.samples * (rank + 1) // num_workers - data.samples * rank // num_workers)
-        take = OwnCount(first, rank, lambda claim: loops.note(number, claim))
+            samples = data.samples - (ENDLESS - number_of(left))
+            stop = min(stop, first + samples * (place + 1) // num_workers - samples * place // num_workers)
+        take = OwnCount(first, place, lambda claim: loops.note(number, claim))
         return BatchSource(wanted, take, order, left, stop=stop, fills=fills)
 
     def __iter__(self) -> Iterator[Any]:
         loops = self._loops
         loops.check_free()
-        alike, order = self.fingerprint(), self._order()
-        dealt = self._dealt(order)
-        number = loops.begin(self._plan(dealt), alike, dealt)
-        source = self._source(order, number, dealt)
+        alike, order, expected = self.fingerprint(), self._order(), loops.next_number
+        number = loops.begin(self._plan, alike, [(0, ENDLESS if isinstance(order, Share) else self._total)])
         self._begun = None
-        finished, is_function = False, self._data.kind == "function"
+        if number is None:
+            return
+        if number != expected:  # the others went on to another loop while this rank came back
+            order = self._feed.order(number)
+        ends = False
         try:
-            for batch in self._feed.batches(source, number):
-                # A DataLoader with workers draws batches ahead; they come out in the order of drawing, as do sizes.
-                if not loops.hand_out(source.sizes.pop(0)):
-                    break  # the run was stopped
-                if is_function:
-                    self._warn_of_the_same(batch, number)
-                    is_function = False
-                yield batch
-            finished = True
+            while not ends:
+                deals = loops.deals
+                yield from self._handed_out(order, number)
+                if loops.deals == deals:
+                    ends = True  # also if this raises
+                    ends = loops.end(stop=False)
+                if not ends:
+                    # What is left was dealt out anew, places that were passed included: it is read from the beginning.
+                    order = self._feed.order(number)
         finally:
             # Also after a `break`: the others must not wait in a sum for this worker.
-            loops.end(stop=not finished)
+            if not ends:
+                loops.end(stop=True)
+
+    def _handed_out(self, order: Order, number: int) -> Iterator[Any]:
+        """The batches of what is dealt out now, until nothing is left of it, or it is dealt out anew."""
+        loops, deals = self._loops, self._loops.deals
+        source = self._source(order, number, loops.dealt)
+        batches = self._feed.batches(source, number)
+        is_first = self._data.kind == "function" and not deals
+        while loops.deals == deals:
+            drawn: list[Any] = []
+            # In an attempt: a rank that was stopped may hold what drawing needs.
+            if not loops.attempt(partial(_draw, batches, drawn)) or not drawn:
+                return
+            # A DataLoader with workers draws batches ahead; they come out in the order of drawing, as do sizes.
+            if not loops.hand_out(source.sizes.pop(0)):
+                return
+            if is_first:
+                self._warn_of_the_same(drawn[0], number)
+                is_first = False
+            yield drawn.pop()
 
     def _warn_of_the_same(self, first_batch: Any, number: int) -> None:
         """Warn if a function gave another rank the same first batch as this one."""
@@ -146,5 +168,10 @@ class Batches:
             warnings.warn(
                 f"the function given to fleet.batches makes the same batches on ranks {same[0]} and "
                 f"{self._loops.member.rank}; if it draws from a generator of its own, seed that by fleet.rank",
-                stacklevel=3,
+                stacklevel=4,
             )
+
+
+def _draw(batches: Iterator[Any], drawn: list[Any]) -> None:
+    """Add the next batch, if there is one."""
+    drawn.extend(islice(batches, 1))

@@ -13,6 +13,9 @@ from ownpace.drop_in.packing import Packed, unpack
 from ownpace.drop_in.reducing import Operation, combined, refuse_what_cannot_be_reduced
 from ownpace.engines.process.run.joining import LoopRun
 
+_KEPT = 100
+"""Of how many calls the values are kept."""
+
 
 class BetweenRanks:
     """What a rank knows of the others, and the calls that all of them make together.
@@ -23,7 +26,6 @@ class BetweenRanks:
 
     def __init__(self, run: LoopRun) -> None:
         self._run = run
-        self._calls = 0
         self._written: list[str] = []
 
     @property
@@ -33,7 +35,7 @@ class BetweenRanks:
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are."""
+        """How many workers there are now: as many as were started, less those that are gone."""
         return self._run.num_workers
 
     @property
@@ -75,22 +77,31 @@ class BetweenRanks:
         self._refuse_elsewhere(what)
         mine = Packed()
         text = mine.text(value)
-        if self.num_workers == 1:
+        if self._run.world_size == 1:
             return [unpack(text, mine.devices)]
-        self._calls += 1
-        key = f"call/{self._calls}"
-        self._run.store.set(f"{key}/{self.rank}", text)
+        # Where all ranks come to next: the same on all, also on one that has passed some of them.
+        key = f"call/{self._run.presence.number + 1}"
+        # Of a rank that was started again, the values that all had given by then stay.
+        if not self._run.presence.is_behind:
+            self._run.store.set(f"{key}/{self.rank}", text)
         # All have written when all are here: nothing below has to be waited for.
         self._together(what)
-        self._forget()
-        self._written.append(f"{key}/{self.rank}")
+        self._forget(f"{key}/{self.rank}")
+        for rank in self._run.presence.there:
+            if not self._run.store.check([f"{key}/{rank}"]):
+                raise InputError(
+                    f"this rank was started again, and the values of an earlier {what} are not kept any more, only of "
+                    f"the latest {_KEPT} calls; ask for fleet.epoch and begin there, past what the others have done"
+                )
         # The own value, too: a tensor of this rank's is then as independent of it as those of the others.
-        return [unpack(self._run.store.get(f"{key}/{rank}"), mine.devices) for rank in range(self.num_workers)]
+        return [unpack(self._run.store.get(f"{key}/{rank}"), mine.devices) for rank in self._run.presence.there]
 
-    def _forget(self) -> None:
-        # What was written for the call before: that all ranks have come here means that all have read it.
-        while self._written:
-            self._run.store.delete_key(self._written.pop())
+    def _forget(self, written: str) -> None:
+        """Keep the values of the latest calls, for a rank that is started again."""
+        self._written.append(written)
+        # Of a call before the latest: that all ranks have come here means that all have read it.
+        while len(self._written) > _KEPT:
+            self._run.store.delete_key(self._written.pop(0))
 
     def _together(self, what: str) -> None:
         self._refuse_elsewhere(what)

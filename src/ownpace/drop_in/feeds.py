@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.claims import ENDLESS
-from ownpace.core.learning.orders import InOrder, Order, Shuffled, WithReplacement, share_of_data, share_of_stream
+from ownpace.core.learning.orders import InOrder, Order, Shuffled, WithReplacement, share_of_stream, shares_of_data
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.drop_in.data import Data, Kind, name_of
 from ownpace.drop_in.digest import as_it_is
@@ -22,7 +22,9 @@ from ownpace.engines.process.node.batch_source import BatchSource
 
 
 class Member(NamedTuple):
-    """This worker's place in the fleet, and the fleet's seed."""
+    """This worker's place in the fleet as it was started, and the fleet's seed: what a sample is does not depend on who
+    is there now.
+    """
 
     rank: int
     num_workers: int
@@ -79,7 +81,7 @@ class MapFeed:
         if data.sampling == "iid":
             return WithReplacement(data.size, seed, number)
         if data.sampling == "shards":
-            return share_of_data(data.size, data.epochs, (rank, num_workers), (seed, number), shuffle=data.shuffle)
+            return shares_of_data(data.size, data.epochs, (rank, num_workers), (seed, number), shuffle=data.shuffle)
         return Shuffled(data.size, seed, Purpose.LOOP_QUEUE, number) if data.shuffle else InOrder(data.size)
 
     def _begin_sampler(self, epoch: int) -> Iterator[object]:

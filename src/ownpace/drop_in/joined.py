@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -55,6 +56,8 @@ def join(
     on_event: events.Emit | None = None,
     on_progress: OnProgress | None = None,
     timeout_s: float | None = None,
+    on_failure: Literal["continue", "stop"] = "continue",
+    min_workers: int = 1,
     quiet: bool = False,
 ) -> Joined:
     """Join the other processes that torchrun started; alone, be a fleet of one.
@@ -69,6 +72,8 @@ def join(
         on_event: Gets every event, on rank 0 (`core.contract.events`).
         on_progress: Called now and then on rank 0 with samples, paces and busy shares.
         timeout_s: How long to wait for the others at the start (None: what OWNPACE_TIMEOUT_S says, or two minutes).
+        on_failure: When a rank dies: `continue` without it, or `stop`. Rank 0 cannot be done without.
+        min_workers: End the run if fewer workers than this are left.
         quiet: Do not say at the end, on rank 0 and standard error, how many samples and updates there were.
     """
     if isinstance(algorithm, str):
@@ -77,8 +82,12 @@ def join(
         raise unknown("backend", str(backend), ("gloo", "nccl"))
     hosts = [0] * servers if isinstance(servers, int) else list(servers)
     timeout_s = default_timeout_s() if timeout_s is None else timeout_s
-    positive(servers=len(hosts), timeout_s=timeout_s)
-    return Joined(FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s), quiet=quiet)
+    positive(servers=len(hosts), timeout_s=timeout_s, min_workers=min_workers)
+    if on_failure not in ("continue", "stop"):
+        raise unknown("on_failure", str(on_failure), ("continue", "stop"))
+    failing = on_failure, min_workers
+    options = FleetOptions(algorithm, hosts, backend, seed, detail, on_event, on_progress, timeout_s, *failing)
+    return Joined(options, quiet=quiet)
 
 
 class Joined(BetweenRanks):
@@ -89,12 +98,19 @@ class Joined(BetweenRanks):
         self._quiet = quiet
         started = Environment.read()
         environment = started or Environment.alone()
+        if options.min_workers > environment.world_size:
+            raise InputError(
+                f"min_workers is {options.min_workers}, but {environment.world_size} ranks were started; use at most "
+                f"{environment.world_size}"
+            )
         super().__init__(LoopRun(options, environment, alone=started is None))
         self._wrapped: Wrapped | None = None
         self._digests = SampleDigests()
         self._models: Sequence[nn.Module] = ()
+        # Of those that were started: a schedule that was made for them ends with the data, however many are left.
         self._progress = FleetProgress(self.num_workers)
         self._run.on_progress = self._progress.take
+        self._run.script = self._progress
         self._schedules: list[FollowedSchedule] = []
         self.summary: Summary | None = None
         """The run in numbers, once it is over."""
@@ -105,20 +121,30 @@ class Joined(BetweenRanks):
 
         Where servers make the updates, it is what this rank has last heard; so are `samples` and `epoch`.
         """
+        self._run.go_to_running_loop()
         return self._progress.updates
 
     @property
     def samples(self) -> int:
         """Samples of all these updates."""
+        self._run.go_to_running_loop()
         return self._progress.samples
 
     @property
     def epoch(self) -> int:
-        """How many passes over the data are complete, over all loops."""
+        """How many passes over the data are complete, over all loops.
+
+        Of a rank that was started again while the others go on, it is the fleet's, as are `updates` and `samples`. A
+        script that asks for one of them before its first loop begins with the loop that the others are in.
+        """
+        self._run.go_to_running_loop()
         return self._progress.epoch
 
     def __enter__(self) -> Joined:
         self._run.meet()
+        self._run.presence.describe = lambda: {**self._progress.announced(), **self._run.describe()}
+        if self._run.presence.past is not None:
+            self._progress.announce(self._run.presence.past.progress)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -297,6 +323,8 @@ class Joined(BetweenRanks):
         The file that was there before is replaced only when the new one is whole.
         """
         write(self.state_dict(), path)
+        if self._run.has_met and not self._run.is_over:
+            self._run.presence.saved(str(Path(path).resolve()))  # what to go on from, if rank 0 dies
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file of `save`, as with `load_state_dict`."""
@@ -326,7 +354,7 @@ class Joined(BetweenRanks):
             with torch.no_grad():
                 if not run.is_open or run.is_over or self._wrapped is None:
                     return function(*models)
-                with run.loop.at_global_parameters():
+                with run.at_global_parameters():
                     return function(*models)
         finally:
             for module in were_training:
@@ -336,4 +364,4 @@ class Joined(BetweenRanks):
         if not self._run.is_open or not self._run.loop.is_running:
             how = "take the batches from it, each after the step before"
             raise InputError(f"optimizer.step was called outside of fleet.batches; {how}")
-        self._run.loop.take_gradient(number)
+        self._run.take_gradient(number)

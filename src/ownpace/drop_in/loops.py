@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import nn
 
@@ -56,6 +57,16 @@ class LoopPlan:
     """Samples of one batch, where an algorithm does not say (None: all that it contributes to an update)."""
 
 
+class Present(NamedTuple):
+    """Who is there now."""
+
+    place: int
+    """This worker's among them."""
+    num_workers: int
+    is_divided_anew: bool
+    """Whether shares are to be divided anew, because workers have gone or come."""
+
+
 class Loops:
     """What `Batches` needs of the fleet."""
 
@@ -73,13 +84,18 @@ class Loops:
 
     @property
     def member(self) -> Member:
-        """This worker's place in the fleet."""
-        return Member(self._run.rank, self._run.num_workers, self._run.seed)
+        """This worker's place in the fleet as it was started."""
+        return Member(self._run.rank, self._run.world_size, self._run.seed)
+
+    @property
+    def present(self) -> Present:
+        """Who is there now."""
+        return Present(self._run.place, self._run.num_workers, self._run.is_divided_anew)
 
     @property
     def next_number(self) -> int:
         """That of the loop that begins next."""
-        return self._run.data.generation + 1
+        return self._run.next_loop
 
     def check_free(self) -> None:
         """Raise if a loop runs."""
@@ -87,35 +103,49 @@ class Loops:
             raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
 
     @property
-    def resumed(self) -> Sequence[Places] | None:
-        """What a checkpoint has left of the loop that begins next."""
-        return self._run.data.resumed
+    def dealt(self) -> Sequence[Places]:
+        """The places that the running loop deals out now; none, when it is over."""
+        return self._run.data.dealt or ()
 
-    def begin(self, plan: LoopPlan, alike: dict[str, str], dealt: Sequence[Places]) -> int:
-        """Begin a loop over these places, when all ranks do, with the same of what must be alike; returns its number.
+    @property
+    def deals(self) -> int:
+        """How often what was left of a loop was dealt out anew."""
+        return self._run.life.deals
+
+    def begin(
+        self, plan_of: Callable[[Sequence[Places]], LoopPlan], alike: dict[str, str], everything: Sequence[Places]
+    ) -> int | None:
+        """Begin a loop, when all ranks do, with the same of what must be alike.
+
+        Returns:
+            Its number; None: this rank was started again, and the others have been through that loop.
 
         Args:
-            plan: How long it is to be.
+            plan_of: How long it is to be, over some places.
             alike: What must be the same on all ranks.
-            dealt: The places that it deals out.
+            everything: The places that it deals out, unless some of them are left of a loop that was begun before.
         """
         run, wrapped = self._run, self._wrapped()
         if wrapped is None:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before the loop")
-        run.data.check_resumed(alike, run.num_workers)
+        run.data.check_resumed(alike, run.world_size)
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
-        run.presence.begin_loop(alike)
+        if run.presence.begin_loop(alike):
+            return None
         if not run.is_open:
-            run.open(
-                wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=plan.batch_size, alike=alike
-            )
+            batch_size = plan_of(everything).batch_size
+            run.open(wrapped.model, wrapped.parameters, overlap=wrapped.overlap, batch_size=batch_size, alike=alike)
+        if run.data.is_missed:
+            run.data.is_missed = False
+            return None
+        # Only now: others may have begun it, and have left some of it, by the time that this rank comes to it.
+        plan = plan_of(run.data.left_of_next(everything))
         # Before the coroutine begins, which may make an update at once, without data of this rank.
         self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
         self._epochs, self._was_stopped = plan.epochs, False
         updates = math.inf if plan.updates is None else max(0, plan.updates - self._progress.updates_in_loop)
         sizes = plan.batch_size, plan.micro_batch or plan.batch_size
-        number = run.begin_loop(sizes, plan.places, updates)
-        run.data.dealt = dealt
+        number = run.begin_loop(sizes, everything, plan.places, updates)
         run.loop.is_running = True
         return number
 
@@ -125,35 +155,45 @@ class Loops:
 
     def taking(self, number: int) -> Take:
         """Takes places that all workers share, in that loop."""
-        return self._run.counters.claiming(number, self._run.rank)
+        return self._run.life.counters.claiming(number, self._run.place)
 
     def note(self, number: int, claim: Claim) -> None:
         """Note places of this worker's own."""
-        self._run.counters.note(number, claim)
+        self._run.life.counters.note(number, claim)
+
+    def attempt(self, act: Callable[[], None]) -> bool:
+        """Do something that may wait for others; returns False if what is left was dealt out anew instead."""
+        return self._run.life.attempt(act)
 
     def say(self, number: int, words: str) -> list[int]:
         """Say something about that loop; returns the ranks that have said the same before."""
-        store, (rank, num_workers, _) = self._run.store, self.member
+        store, rank, num_workers = self._run.store, self._run.rank, self._run.world_size
         # Said before it is looked at what others said: of two that say the same, one will notice.
         store.set(f"said/{number}/{rank}", words)
         others = [other for other in range(num_workers) if other != rank and store.check([f"said/{number}/{other}"])]
         return [other for other in others if store.get(f"said/{number}/{other}") == words.encode()]
 
     def hand_out(self, samples: int) -> bool:
-        """A batch of this many samples is about to be handed out; False: the run was stopped."""
+        """A batch of this many samples is about to be handed out; False: the run was stopped, or it is dealt anew."""
         # Here, too: an algorithm may go on for long without asking for anything that another rank has to bring.
         self._run.presence.check()
         loop = self._run.loop
         if not loop.is_waiting or loop.has_made_its_updates:
             self._was_stopped = True
             return False
-        loop.hand_out(samples)
-        return True
+        return self._run.hand_out(samples)
 
-    def end(self, *, stop: bool) -> None:
-        """End the loop; `stop`: before its data."""
+    def end(self, *, stop: bool) -> bool:
+        """End the loop; `stop`: before its data.
+
+        Returns:
+            Whether it has ended; if not, some data is left again.
+        """
+        if not self._run.end_loop(stop=stop):
+            return False
         self._run.loop.is_running = False
-        complete = self._run.end_loop(stop=stop) and not self._was_stopped
+        complete = self._run.data.is_complete and not self._was_stopped
         self._progress.end_loop(self._epochs if complete else None)
         if not stop and self._run.was_interrupted and self._run.rank == 0:
             raise Interrupted("interrupted; the model keeps what it has learnt so far")
+        return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ownpace.engines.progress import Progress
 
@@ -54,6 +54,7 @@ class FleetProgress:
         self._local = _LocalSteps(num_workers)
         self._loop = _Loop()
         self._schedules: list[Follower] = []
+        self._runs = False
 
     def lead(self, schedule: Follower) -> None:
         """Let this follow, whenever the fleet has got further."""
@@ -68,6 +69,7 @@ class FleetProgress:
         loop.first_epoch = int(first["epoch"])
         loop.first_scheduled, loop.first_position = self._scheduled, self.position
         self._loop = loop
+        self._runs = True
 
     def take(self, progress: Progress, local_samples: int) -> None:
         """Take in what this worker knows: after an update, a local step, or parameters from a server.
@@ -95,6 +97,7 @@ class FleetProgress:
         if epochs is not None:
             # Samples may have been dropped on the way (a GradScaler skips steps); the pass is complete all the same.
             self.epoch = self._loop.first_epoch + epochs
+        self._runs = False
         self._tell()
 
     def state_dict(self) -> dict[str, float]:
@@ -133,6 +136,53 @@ class FleetProgress:
         for schedule in self._schedules:
             schedule.stay()
         self.position = self._known
+
+    @property
+    def is_in_loop(self) -> bool:
+        """Whether a loop runs that has something left, as far as is known here."""
+        return self._runs and self.samples - self._loop.first_sample < self._loop.all_samples
+
+    def shared(self) -> dict[str, object]:
+        """What is the same on all ranks, for one that is behind or was started again."""
+        return {
+            **self.state_dict(),
+            "before": list(self._before),
+            "counted": self._scheduled,
+            "began": self.loop_state(),
+        }
+
+    def take_shared(self, state: Mapping[str, Any], *, is_new: bool, in_next: bool) -> None:
+        """Go on with what another rank has.
+
+        Args:
+            state: Its `shared`.
+            is_new: Whether this rank was started again: it counts on from there, and its schedules catch up.
+            in_next: Whether that rank is in the loop that this one is about to begin.
+        """
+        if in_next or is_new:
+            self._resumed = state["began"] if in_next else None
+        if is_new:
+            self._before = _Before(*map(int, state["before"]))
+            self.updates, self.samples, self.epoch = int(state["updates"]), int(state["samples"]), int(state["epoch"])
+            self._scheduled = float(state["counted"])
+            self.position = self._known = float(state["position"])
+            # Where this rank's own loop would count from, until it begins one.
+            self._loop.first_scheduled, self._loop.first_position = self._scheduled, self.position
+            self._loop.first_sample, self._loop.first_epoch = self.samples, self.epoch
+            self._tell()
+
+    def announce(self, told: Mapping[str, float]) -> None:
+        """This rank was started again, and has heard how far the fleet is."""
+        self.updates, self.samples, self.epoch = (int(told.get(key, 0)) for key in ("updates", "samples", "epoch"))
+
+    def announced(self) -> dict[str, float]:
+        """The same on the rank that is asked."""
+        return {
+            "updates": self.updates,
+            "samples": self.samples,
+            "epoch": self.epoch,
+            "in_loop": float(self.is_in_loop),
+        }
 
     def _tell(self) -> None:
         for schedule in self._schedules:

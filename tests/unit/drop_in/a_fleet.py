@@ -12,7 +12,7 @@ from ownpace.drop_in.batches import Batches
 from ownpace.drop_in.data import Asked, read_data
 from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.feeds import Member
-from ownpace.drop_in.loops import LoopPlan, Loops
+from ownpace.drop_in.loops import LoopPlan, Loops, Present
 
 
 class Rank(Loops):
@@ -24,6 +24,7 @@ class Rank(Loops):
         self.wanted = wanted
         self.number = 0
         self.left: Sequence[Places] | None = None
+        self.places: Sequence[Places] = ()
         self.digests = SampleDigests()
         self.sizes: list[int] = []
         self.begun: list[LoopPlan] = []
@@ -34,18 +35,33 @@ class Rank(Loops):
         return Member(self.rank, len(self.fleet.ranks), 7)
 
     @property
+    def present(self) -> Present:
+        return Present(self.rank, len(self.fleet.ranks), False)
+
+    @property
+    def deals(self) -> int:
+        return self.fleet.deals
+
+    @property
+    def dealt(self) -> Sequence[Places]:
+        return self.places
+
+    @property
     def next_number(self) -> int:
         return self.number + 1
 
     def check_free(self) -> None:
         assert len(self.begun) == len(self.ended)
 
-    @property
-    def resumed(self) -> Sequence[Places] | None:
-        return self.left
+    def attempt(self, act: Callable[[], None]) -> bool:
+        act()
+        return True
 
-    def begin(self, plan: LoopPlan, alike: dict[str, str], dealt: Sequence[Places]) -> int:
-        self.begun.append(plan)
+    def begin(
+        self, plan_of: Callable[[Sequence[Places]], LoopPlan], alike: dict[str, str], everything: Sequence[Places]
+    ) -> int:
+        self.places = everything if self.left is None else self.left
+        self.begun.append(plan_of(self.places))
         self.number += 1
         return self.number
 
@@ -73,8 +89,9 @@ class Rank(Loops):
         self.sizes.append(samples)
         return True
 
-    def end(self, *, stop: bool) -> None:
+    def end(self, *, stop: bool) -> bool:
         self.ended.append(stop)
+        return True
 
 
 class AFleet:
@@ -85,6 +102,7 @@ class AFleet:
         self.claims: list[Claim] = []
         self.said: dict[tuple[int, str], list[int]] = {}
         self.ranks: list[Rank] = []
+        self.deals = 0
         for rank, samples in enumerate(wanted or (4,)):
             self.ranks.append(Rank(self, rank, samples))
 

@@ -67,6 +67,24 @@ class Share:
         return self._order.at(start - self.start, count)
 
 
+class Shares(Share):
+    """The parts of all workers side by side: what one of them leaves, others may take. `own` is whose range it is."""
+
+    def __init__(self, parts: Sequence[Share], own: int) -> None:
+        super().__init__(parts[own].start, parts[own].stop, parts[own])
+        self._parts = parts
+        self.end = parts[-1].stop
+        """The place after the last of all."""
+
+    def at(self, start: int, count: int) -> list[object]:
+        found: list[object] = []
+        for part in self._parts:
+            first, stop = max(start, part.start), min(start + count, part.stop)
+            if first < stop:
+                found += part.at(first, stop - first)
+        return found
+
+
 class _Picked:
     """Some samples of a data set, in an order of their own."""
 
@@ -79,21 +97,22 @@ class _Picked:
         return indices
 
 
-def share_of_data(
+def shares_of_data(
     size: int, epochs: int | None, member: tuple[int, int], seeds: tuple[int, int], *, shuffle: bool
-) -> Share:
-    """One worker's part of a data set of that size; `seeds` are the run's and the loop's."""
-    (rank, num_workers), (seed, number) = member, seeds
+) -> Shares:
+    """The parts of a data set of that size, one for each worker; `seeds` are the run's and the loop's."""
+    (own, num_workers), (seed, number) = member, seeds
     # A permutation is divided, not the data as it comes: files are often sorted by class.
     everything = Permutations(size, seed, Purpose.SHARDS).indices(0, size) if shuffle else torch.arange(size)
-    shares = everything.tensor_split(num_workers)
-    mine = max(1, len(shares[rank]))
-    order = Shuffled(mine, seed, Purpose.LOOP_SHARD_ORDER, number, rank) if shuffle else InOrder(mine)
     # Without end: room enough for each, unless there is nothing in it.
     each = ENDLESS // (num_workers * size) if epochs is None else epochs
-    widths = [each * len(share) for share in shares]
-    start = sum(widths[:rank])
-    return Share(start, start + widths[rank], _Picked(shares[rank], order))
+    parts, start = [], 0
+    for rank, share in enumerate(everything.tensor_split(num_workers)):
+        some = max(1, len(share))
+        order = Shuffled(some, seed, Purpose.LOOP_SHARD_ORDER, number, rank) if shuffle else InOrder(some)
+        parts.append(Share(start, start + each * len(share), _Picked(share, order)))
+        start += each * len(share)
+    return Shares(parts, own)
 
 
 def share_of_stream(order: Order, rank: int, num_workers: int) -> Share:

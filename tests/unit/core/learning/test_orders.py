@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownpace.core.learning.orders import InOrder, Shuffled, WithReplacement, share_of_data
+from ownpace.core.learning.orders import InOrder, Shuffled, WithReplacement, shares_of_data
 
 
 @given(size=st.integers(1, 20), cuts=st.lists(st.integers(0, 9), max_size=12), shuffle=st.booleans())
@@ -29,7 +29,7 @@ def test_draws_depend_on_their_place_alone():
 
 @given(size=st.integers(1, 30), num_workers=st.integers(1, 5), epochs=st.integers(1, 3), shuffle=st.booleans())
 def test_shares_have_places_of_their_own_and_all_samples_together(size, num_workers, epochs, shuffle):
-    shares = [share_of_data(size, epochs, (rank, num_workers), (0, 1), shuffle=shuffle) for rank in range(num_workers)]
+    shares = [shares_of_data(size, epochs, (rank, num_workers), (0, 1), shuffle=shuffle) for rank in range(num_workers)]
     assert [share.start for share in shares[1:]] == [share.stop for share in shares[:-1]]
     assert shares[-1].stop == size * epochs
     found = [index for share in shares for index in share.at(share.start, share.stop - share.start)]

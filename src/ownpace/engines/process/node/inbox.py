@@ -1,8 +1,8 @@
 """What arrives at a node: messages of the algorithm, control messages, and the word to stop.
 
-A message belongs to the generation of the run in which it was sent. Older ones are dropped; a newer one waits until
-this node has begun that generation. In a user's loop it is what tells a server to begin it; in a complete run, the hub
-does.
+A message belongs to the generation of the run in which it was sent, and there to a loop of a user's script. Older ones
+are dropped; a newer one waits until this node has come to that. To a generation, the hub leads; a loop begins at a
+server or communicator with the first message of it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ C = TypeVar("C", bound=Control)
 _OF_HUB = (Welcome, Refuse, ClockAnswer, Start, Stop, Release, Goodbye, GiveUp, Regroup, Plan, DeclaredDead)
 TICK_S = 0.2
 """How long a wait lasts before signals and alarms are checked."""
+_LOOP_BITS = 32
 LOOK_EVERY_S = 0.005
 """How often a busy node checks whether it has been told to stop."""
 
@@ -53,6 +54,10 @@ class Released(BaseException):
 
 class NewGeneration(BaseException):
     """A newer generation is about to begin: what this node is doing belongs to an older one."""
+
+
+class NewLoop(BaseException):
+    """A message came that belongs to the next loop of a user's script, in the same generation."""
 
 
 class Listener(Protocol):
@@ -97,6 +102,8 @@ class Inbox:
         self._early: list[tuple[str, Packet]] = []
         self._next_look_s = 0.0
         self.generation = context.generation
+        self.loop = 0
+        """Of a user's script: how many have begun."""
         self.next_generation: int = self.generation if before is None else before.next_generation
         """The newest that the hub has spoken of."""
         self.released = False
@@ -107,10 +114,15 @@ class Inbox:
         self.given_up = False
         """Whether the hub has given up the run."""
 
-    def begin(self, generation: int) -> None:
-        """Begin a generation: what came for it before is here now, and what is left of older ones is gone."""
+    @property
+    def stamp(self) -> int:
+        """The mark of what is sent now: its generation, and there its loop."""
+        return self.generation << _LOOP_BITS | self.loop
+
+    def begin(self, loop: int) -> None:
+        """Begin a loop: what came for it before is here now, and what is left of older ones is gone."""
         # The number first: what was early is delivered below, and must count as of now.
-        self.generation = generation
+        self.loop = loop
         self.told_to_stop = False
         self._arrived.clear()
         self._assembly.clear()
@@ -137,7 +149,8 @@ class Inbox:
 
         Raises:
             OwnpaceError: This process has to give up, or the whole run has.
-            NewGeneration: A message came that this server can only take in a newer generation.
+            NewGeneration: The hub has said that a newer one begins.
+            NewLoop: A message came that this helper can only take in a newer loop.
         """
         # Before messages: a node that has to give up must not wait for one that will never come.
         self._context.orders.raise_alarms()
@@ -220,13 +233,14 @@ class Inbox:
                     self._controls.append((control, body))
 
     def _deliver(self, name: str, packet: Packet) -> None:
-        if packet.generation < self.generation:
+        if packet.generation < self.stamp:
             return
-        if packet.generation > self.generation:
-            # Kept before anything is raised: it is the first message of the generation that begins now.
+        if packet.generation > self.stamp:
+            # Kept before anything is raised: it may be the first message of the loop that begins now.
             self._early.append((name, packet))
-            if self._listener.restarts and not self._context.terms.is_elastic:
-                raise NewGeneration
+            is_worker = self._context.address.role == "worker"
+            if self._listener.restarts and not is_worker and packet.generation >> _LOOP_BITS == self.generation:
+                raise NewLoop
             return
         sender = self._context.roster.by_name.get(name)
         if sender is None:
@@ -270,9 +284,11 @@ class Inbox:
         self._arrived.append(come)
 
     @property
-    def newest(self) -> int:
-        """The newest generation that a message came from."""
-        return max((packet.generation for _, packet in self._early), default=self.generation)
+    def newest_loop(self) -> int:
+        """The newest loop of this generation that a message came from."""
+        stamps = [packet.generation for _, packet in self._early]
+        loops = [stamp - (self.generation << _LOOP_BITS) for stamp in stamps if stamp >> _LOOP_BITS == self.generation]
+        return max(loops, default=self.loop)
 
     def took(self, come: Come, waited_since_s: float | None = None) -> None:
         """A message was awaited: take in what its sender knew of the run's progress, and its optimizer's settings."""

@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.values import Gradient
+from ownpace.core.contract.errors import InputError, PeerLost, SharedMemoryError
+from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import Stopwatch
 from ownpace.engines.process.node.handed_out import HandedOut
+from ownpace.engines.process.node.inbox import NewGeneration
 from ownpace.engines.process.node.layer_sender import LayerSender
 from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, LoopGradients
 from ownpace.engines.process.node.model_point import ModelPoint, held_by_servers
@@ -47,6 +48,10 @@ class UserLoop:
         self.is_free = False
         """Whether the model is the user's own again."""
         self._coroutine: Coroutine[object, None, None] | None = None
+        self._algorithm: Algorithm | None = None
+        self._sizes = (1, 1)
+        self.is_void = False
+        """Whether the batch that the script holds is dealt again: the generation that it was for has ended."""
         self._handed_out = HandedOut(len(user.pairs))
         self._begun_s = 0.0
         self._last_version = math.inf
@@ -75,30 +80,53 @@ class UserLoop:
         """How many samples the algorithm wants next; roughly, while it has them computed already."""
         return self._worker.micro_batch if self._source.asked is None else self._source.asked.samples
 
-    def begin(
-        self, algorithm: Algorithm, generation: int, sizes: tuple[int, int], samples: float, updates: float = math.inf
-    ) -> None:
-        """Let the algorithm learn from this many samples, in at most about this many updates."""
-        worker = self._worker
+    def prepare(self, algorithm: Algorithm, sizes: tuple[int, int], updates: float = math.inf) -> None:
+        """A loop is about to begin, of at most about this many updates; it may begin several times.
+
+        `sizes` are those of what this worker contributes to an update, and of one batch.
+        """
+        self._algorithm, self._sizes = algorithm, sizes
+        self._last_version = self._worker.progress.version + updates
         self._user.check_place()
         self._user.take_in()
         self.overlap.put_hooks()
-        # Before the coroutine starts: its first message must carry the new generation's number.
-        worker.begin(generation)
-        worker.batch_size, worker.micro_batch = sizes
         self._point.begin()
-        self._stays = False
-        progress = worker.progress
+        self._stays = self.is_void = False
         self._check_unchanged()
-        self._last_version = progress.version + updates
+
+    def begin(self, loop: int, samples: float) -> None:
+        """Let the algorithm learn from this many samples: a whole loop, or what is left of it in another generation."""
+        worker, progress = self._worker, self._worker.progress
+        # Before the coroutine starts: its first message must carry the new loop's number.
+        worker.begin(loop)
+        worker.batch_size, worker.micro_batch = self._sizes
         # With servers the coroutine goes on when the budget is spent, with batches of nothing, as it does when the data
         # has ended: a server may wait for a message from a worker that would have left. With several models, the last
         # samples are counted before the last model has learnt from them.
         alone = not len(worker.servers)
         progress.budget = progress.samples + samples if alone and len(self._user.pairs) == 1 else math.inf
         progress.last_version = self._last_version if alone else math.inf
-        self._coroutine = algorithm.worker(worker)
+        assert self._algorithm is not None
+        self._coroutine = self._algorithm.worker(worker)
         self._go_on()
+
+    def abandon(self) -> None:
+        """The generation has ended by force: what is not in an update does not count, and is dealt again.
+
+        That holds for the batch in the script's hands, too. Its step might as well count in the next generation, but
+        its gradient is of parameters that this rank may not have any more, and every other rank would have to know
+        which places it holds; computing one batch again is cheap, and nothing can be counted twice.
+        """
+        self._coroutine = self._source.asked = self.overlap.sender = None
+        self._point.leave()
+        self._worker.learner.go_back()
+        self._handed_out = HandedOut(len(self._user.pairs))
+        self._stays, self.is_void = False, True
+
+    def go_on_as(self, worker: ProcessWorker) -> None:
+        """Be that worker from now on: what this process is in the next generation."""
+        self._worker = worker
+        worker.source = self._source = LoopGradients(worker)
 
     def _check_unchanged(self) -> None:
         """Raise if the script has written to a model that servers hold: they would not know."""
@@ -129,6 +157,11 @@ class UserLoop:
 
     def hand_out(self, samples: int) -> None:
         """The loop has got a batch."""
+        if self.is_void:
+            # What was accumulated by then is of samples that are dealt again.
+            for parameter in self._user.parameters:
+                parameter.grad = None
+            self.is_void = False
         if self._handed_out.add(samples, [pair.has_gradient for pair in self._user.pairs]):
             self._begun_s = self._worker.context.clock.now()
             self._stopwatch.start()
@@ -155,8 +188,8 @@ class UserLoop:
 
     def take_gradient(self, number: int) -> None:
         """The loop has called `step()` of one of its optimizers: let the algorithm go on with the gradient."""
-        if self._coroutine is None:
-            return  # the run is over; the loop ends with this batch
+        if self._coroutine is None or self.is_void:
+            return  # the run is over, and the loop ends with this batch; or it is dealt again
         pair, samples = self._user.pairs[number], self._handed_out.waiting[number]
         pair.check_count()
         if not samples:
@@ -256,6 +289,9 @@ class UserLoop:
             self._coroutine.send(None)
         except StopIteration:
             self._coroutine = None
+        except (NewGeneration, PeerLost, SharedMemoryError):
+            self._coroutine = None  # begun anew, in the next generation, if there is one
+            raise
         except BaseException:
             # Whatever was raised, the coroutine cannot be resumed.
             self._coroutine = None
@@ -298,18 +334,22 @@ class UserLoop:
             return self._point.own
         return self._worker.learner.global_values
 
+    def pulled(self) -> list[Parameters]:
+        """What servers hold now; nothing, where there are none."""
+        return list(held_by_servers(self._worker))
+
     @contextmanager
-    def at_global_parameters(self) -> Iterator[None]:
-        """Let the user's model have the global parameters for a while."""
+    def at_global_parameters(self, pulled: Sequence[Parameters]) -> Iterator[None]:
+        """Let the user's model have the global parameters for a while; `pulled` is what servers hold."""
         user, values = self._user, self.global_values
-        if values is user.values and not len(self._worker.servers):
+        if values is user.values and not pulled:
             yield
             return
         here = user.values.clone()
         with unnoticed(user.parameters):  # a loss of this batch may have been computed already
             if values is not user.values:
                 user.overwrite(values)
-            for parameters in held_by_servers(self._worker):
+            for parameters in pulled:
                 user.place(parameters.values, parameters.shard)
             try:
                 yield

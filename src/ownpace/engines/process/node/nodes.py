@@ -70,7 +70,7 @@ class ProcessNode:
             self.inbox.wants_stop(),
             self.context.clock.now(),
             tuple(self.settings()),
-            self.inbox.generation,
+            self.inbox.stamp,
             part,
             num_parts,
         )
@@ -115,10 +115,10 @@ class ProcessNode:
         """Count on from here."""
         self.progress.begin_at(samples, (version,) * len(self.progress.versions), ahead)
 
-    def begin(self, generation: int) -> None:
-        """Begin a generation: nothing of the one before is heard any more, not even that it was to stop."""
+    def begin(self, loop: int) -> None:
+        """Begin a loop of a user's script: nothing before it is heard any more, not even that it was to stop."""
         self.progress.stop = False
-        self.inbox.begin(generation)
+        self.inbox.begin(loop)
 
 
 class ProcessServer(ProcessNode):
@@ -180,6 +180,10 @@ class ProcessServer(ProcessNode):
         pulling, self._pulling = self._pulling, []
         for sender in pulling:
             self._answer_pull(sender)
+
+    def begin(self, loop: int) -> None:
+        self.learner.begin()  # before what has come for the loop is taken in
+        super().begin(loop)
 
     @property
     def _layers(self) -> list[int]:
@@ -351,8 +355,8 @@ class ProcessWorker(ProcessNode):
     def hear_settings(self, agreed: Sequence[float], mine: Sequence[float]) -> None:
         self.learner.hear_settings(agreed, mine)
 
-    def begin(self, generation: int) -> None:
-        super().begin(generation)
+    def begin(self, loop: int) -> None:
+        super().begin(loop)
         self._arriving.clear()
         self.learner.begin()
 

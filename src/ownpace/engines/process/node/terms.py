@@ -37,8 +37,6 @@ class RunTerms:
     """Parts of the vector that are averaged over samples of their own."""
     checkpoint_every: int | None = None
     """Samples after which a generation ends in good order, if that is to be."""
-    is_elastic: bool = False
-    """Whether the hub leads from one generation to the next: in a complete run; a user's loop has them of its own."""
     sites: tuple[str, ...] = ()
     """Where each of the workers is; none where all are at one."""
     links: PrescribedLinks | None = None
@@ -59,7 +57,6 @@ class RunTerms:
             eval_every=job.evaluations_every,
             detail=job.detail,
             checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
-            is_elastic=True,
             links=PrescribedLinks.of(job),
             sites=tuple(worker.machine.site for worker in job.fleet.workers),
         )

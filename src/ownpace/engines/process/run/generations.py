@@ -50,6 +50,8 @@ class Elasticity:
     max_workers: int | None = None
     on_checkpoint: OnCheckpoint | None = None
     resumed: ResumedState | None = None
+    joins_by_force: bool = False
+    """Whether the others abandon what they do when a worker joins: a user's loop cannot be asked to end."""
 
 
 @dataclass
@@ -86,6 +88,8 @@ class Generations:
         """Called when a plan has been told: the hub may have something to give, too."""
         self.on_start: Callable[[Plan | None, Roster], None] = _ignore
         """Called when all are prepared, before they are told to start."""
+        self.workers = frozenset(config.terms.workers)
+        """All of the fleet, there or not."""
         self._config = config
         self._tell = tell
         self._restarts = restarts
@@ -125,11 +129,15 @@ class Generations:
             return False
         return True
 
+    @property
+    def joining(self) -> set[str]:
+        """Those that are about to take part."""
+        return set(self._joining)
+
     def restarts(self, name: str) -> bool:
         """Whether this node is to be started again if it dies."""
-        if self.phase == "closing" or (name not in self.members and name not in self._joining):
-            return False
-        return self._config.on_failure == "restart" or name not in self._config.terms.workers
+        # Also one that has not even said that it is there: it was started again, and died at once.
+        return self.phase != "closing" and (self._config.on_failure == "restart" or name not in self.workers)
 
     def lose(self, name: str) -> None:
         """Go on without this node."""
@@ -244,13 +252,17 @@ class Generations:
             giver, receivers, used = HUB, [*workers, *servers], list[int]()
             version, samples = self._config.resumed.version, self._config.resumed.samples
         else:
-            # Newcomers have nothing to give; of equals, the first.
-            giver = max((name for name in workers if name not in new), key=lambda name: stood[name].version)
+            # Newcomers have nothing to give; of equals, the first. In a user's script, a loop is over for all as soon
+            # as it is for one: that one has made all its updates.
+            known = [name for name in workers if name not in new]
+            giver = max(known, key=lambda name: (stood[name].stage, stood[name].version))
             receivers = [name for name in workers if name in new or not self._is_equal(stood[name], stood[giver])]
             receivers += [name for name in servers if name in new]
             counted = [self._standing(name) for name in servers or [giver]]
-            # A sample counts as soon as one server has learnt from it: that one would learn from it twice.
-            used = [max(column) for column in zip(*(each.used for each in counted), strict=False)]
+            # A sample counts as soon as one server has learnt from it: that one would learn from it twice. A server
+            # that has not heard of the running loop yet has learnt from nothing in it.
+            in_it = [each for each in counted if each.stage == stood[giver].stage]
+            used = [max(column) for column in zip(*(each.used for each in in_it), strict=False)]
             version, samples = counted[0].version, counted[0].samples
         self._in_vain = 0 if version > self._last_version else self._in_vain
         self._last_version = version
@@ -270,7 +282,8 @@ class Generations:
         counts = snapshot["counts"]
         # Of an earlier generation: whose samples they were does not matter any more.
         used = list(counts["used"]) if snapshot["generation"] == self._started else []
-        return Standing(self.number, True, counts["version"], counts["samples"], counts["ahead"], used, [])
+        stage = snapshot["stage"]
+        return Standing(self.number, True, counts["version"], counts["samples"], counts["ahead"], used, [], stage)
 
     def _is_equal(self, one: Standing, other: Standing) -> bool:
         if self._config.terms.num_servers:
@@ -294,7 +307,7 @@ class Generations:
         if name in self._config.terms.workers:
             if name in self._joining:  # otherwise it has not been welcomed
                 self._joining[name] = True
-                self.ask_for_border()
+                self._let_join()
         else:  # the others wait for it
             self._joining[name] = True
             self._regroup("restart")
@@ -316,7 +329,14 @@ class Generations:
         self.on_start(self._border.plan, self.roster)
         self._tell(Start(self.zero_s, self.number), [node.name for node in self.roster.nodes])
         if any(self._joining.values()):
+            self._let_join()
+
+    def _let_join(self) -> None:
+        """Some worker is ready to join."""
+        if not self._config.joins_by_force:
             self.ask_for_border()
+        elif self.phase == "running":
+            self._regroup("join")
 
 
 def _ignore(plan: Plan | None, roster: Roster) -> None:

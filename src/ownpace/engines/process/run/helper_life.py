@@ -15,13 +15,21 @@ from ownpace.core.learning.optimizer import Build, FlatOptimizer, State
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, Released
+from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, NewLoop, Released
 from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import FlatParameters
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.connection import Connection
-from ownpace.engines.process.run.life import NodeCounts, await_plan, await_state, drive, give_state, say_farewell
+from ownpace.engines.process.run.life import (
+    NodeCounts,
+    await_plan,
+    await_state,
+    drive,
+    forget_lines,
+    give_state,
+    say_farewell,
+)
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.talk.control import Prepared
 from ownpace.engines.process.talk.regrouping import Plan
@@ -40,6 +48,7 @@ class HelperLife:
         self._is_late = is_late
         self._is_running = self._is_spare = False
         self._counts = NodeCounts()
+        self._stage = 0
         self._next_save_s = 0.0
         self.node = self._make(context, None)
 
@@ -86,17 +95,26 @@ class HelperLife:
         return NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
 
     def work(self) -> None:
+        """In a user's script, each loop begins the coroutine anew."""
+        while True:
+            if self.node.inbox.newest_loop > self.node.inbox.loop:
+                self.node.begin(self.node.inbox.newest_loop)
+            try:
+                self._drive()
+            except NewLoop:
+                continue
+            except Released:
+                return
+
+    def _drive(self) -> None:
         algorithm, node = self._session.terms.algorithm, self.node
-        try:
-            if isinstance(node, ProcessServer):
-                drive(algorithm.server(node))
-            elif not self._is_spare:
-                drive(algorithm.communicator(node))
-            while True:  # the coroutine has returned: its part in this generation is over
-                node.inbox.tick()
-                node.inbox.look(TICK_S)
-        except Released:
-            return
+        if isinstance(node, ProcessServer):
+            drive(algorithm.server(node))
+        elif not self._is_spare:
+            drive(algorithm.communicator(node))
+        while True:  # the coroutine has returned: its part is over
+            node.inbox.tick()
+            node.inbox.look(TICK_S)
 
     def end(self) -> list[str]:
         if isinstance(self.node, ProcessServer):
@@ -110,10 +128,12 @@ class HelperLife:
     def regroup(self) -> None:
         before = self.node
         before.sums.close(abandon=True)
+        if before.inbox.declared_dead:
+            self._come_back()
         if self._is_running:
-            self._counts = self._counted(before)
+            self._counts, self._stage = self._counted(before), 2 * before.inbox.loop
             self._is_running = False
-        plan = await_plan(before, self._counts, is_new=self._is_new, checksums=[])
+        plan = await_plan(before, self._counts, is_new=self._is_new, checksums=[], stage=self._stage)
         self._is_spare = before.address.name not in self._session.terms.roster(plan.workers).by_name
         if self._is_spare:
             return  # fewer communicators are needed now: this one waits
@@ -136,6 +156,14 @@ class HelperLife:
                 self._start()
             raise
         self._start()
+
+    def _come_back(self) -> None:
+        """The others wait for this node to be started again: join them as if it were."""
+        node = self.node
+        node.inbox.declared_dead = False
+        self._is_new, self._is_running = True, False
+        forget_lines(node)
+        self._await_regrouping()
 
     def _next(self, before: ProcessNode, plan: Plan) -> ProcessNode:
         terms, session = self._session.terms, self._session
@@ -163,6 +191,7 @@ class HelperLife:
         """What this server holds."""
         return {
             "generation": node.context.generation,
+            "stage": 2 * node.inbox.loop,
             "values": node.held.snapshot(),
             "optimizer": node.held.all_states(),
             "num_layers": sum(self._is_mine(node)),

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import (
     InputError,
+    MachineDied,
     NodeFailed,
     OwnpaceError,
     PeerLost,
@@ -90,10 +91,13 @@ class Hub:
         self._refused = False
         self._has_finished = False
         self.restarts = Restarts()
+        self.on_join: Callable[[int], None] = _ignore
+        """Called with the place in the fleet of a worker that was started again or is back, before it is let in."""
         self._silence = SilenceWatch(mailbox)
         self._collector = StateCollector()
         self._had: dict[str, int] = {}
         self._lost_updates = 0
+        self._lost: set[str] = set()
         self._next_checkpoint_s = math.inf
         self._elastic: Generations | None = None
         if config.elasticity is not None:
@@ -158,6 +162,7 @@ class Hub:
             return
         restarts = elastic.restarts(name) and self.restarts.ask(name)
         if name not in elastic.members:
+            elastic.lose(name)  # it may have been about to join
             return
         self._warn(error, restarts=restarts)
         if isinstance(error, PeerLost):
@@ -166,11 +171,26 @@ class Hub:
         else:
             self.mailbox.drop(name)
         self.complaints.forget()
+        self._lost.add(name)
         if self.evaluator is not None:
             self.evaluator.forget(name)
         self.journal.lose(name, self._now())
         self._had[name] = self.journal.nodes[name].totals.updates
         elastic.lose(name)
+
+    def newly_lost(self) -> set[int]:
+        """The places in the fleet of workers that were lost since the last time."""
+        lost, self._lost = self._lost, set()
+        return {worker.index for worker in self._roster.workers if worker.name in lost}
+
+    def lose_ranks(self, gone: Iterable[int]) -> None:
+        """Ranks are gone, as their own lines say."""
+        for rank in gone:
+            name = self._roster.workers.members[rank].name
+            if self._elastic is not None and self.has_started and name in self._elastic.members | self._elastic.joining:
+                error = PeerLost(f"{name} is gone: its line to rank 0 has ended")
+                error.blame = name
+                self.lose(error)
 
     def _warn(self, error: OwnpaceError, *, restarts: bool) -> None:
         then = "it is started again, and the others go on" if restarts else "the others go on"
@@ -208,6 +228,7 @@ class Hub:
         assert elastic is not None
         assert config is not None
         self._zero_s = elastic.zero_s
+        self.mailbox.waits = False  # from now on nodes come and go
         lost, self._lost_updates = self._lost_updates, 0
         self.journal.begin_generation(roster, plan, elastic.why, self._now(), lost)
         if plan is not None and plan.wants_state and config.on_checkpoint is not None:
@@ -254,12 +275,12 @@ class Hub:
             case ClockRequest():
                 self._tell(ClockAnswer(time.monotonic()), [name])
             case Prepared(generation, checksums) if self._elastic is not None:
+                if name not in self.members | self._elastic.workers:  # a worker has said Hello before
+                    self._renew_line(name)
                 self._check_replicas(partial(self._elastic.take_prepared, name, generation, checksums))
             case Prepared():
                 node.is_prepared = True
-                if all(each.is_prepared for each in self.journal.nodes.values()):
-                    self._zero_s = time.monotonic() + _HEAD_START_S
-                    self._tell(Start(self._zero_s))
+                self._maybe_start()
             case Checksums(version, values):
                 self._check_replicas(partial(self.journal.replicas.take, name, version, values))
             case Ended(checksums):
@@ -275,6 +296,8 @@ class Hub:
                 self._elastic.take_standing(name, control)
             case StateOutline() | StateTensor() if self._elastic is not None:
                 self._collector.take(name, control, body)
+            case Failed() if self.has_started and name not in self.members:
+                log.warning("%s, which the others do without, has failed: %s", name, control.message)
             case Failed():
                 self.complaints.add(control.error(name))
             case _:
@@ -283,14 +306,30 @@ class Hub:
     def _join(self, name: str, fingerprint: dict[str, str]) -> None:
         """A worker has been started, or has come back: it joins at the next border."""
         assert self._elastic is not None
-        self.mailbox.drop(name)  # the line to the process that had this name before
-        self._silence.forget(name)
-        known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint
-        found = differences([known or {}, fingerprint])
+        if name in self.members:  # the process that had this name is gone, and nobody has noticed
+            gone = MachineDied(f"{name} is gone: it has been started again")
+            gone.blame = name
+            self.lose(gone)
+        self.restarts.cancel(name)  # a process of this name is there
+        self.on_join(self._roster.by_name[name].index)
+        self._renew_line(name)
+        known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint or {}
+        found = differences([{key: known[key] for key in fingerprint if key in known}, fingerprint])
         if found:
             self._tell(Refuse(do_not_fit(found)), [name])
         elif not self._elastic.welcome(name):
             self._tell(Refuse(f"{name} comes too late: as many workers as may take part do already"), [name])
+
+    def _maybe_start(self) -> None:
+        """In a user's loop: begin, if all are prepared."""
+        if all(each.is_prepared for each in self.journal.nodes.values()):
+            self._zero_s = time.monotonic() + _HEAD_START_S
+            self._tell(Start(self._zero_s))
+
+    def _renew_line(self, name: str) -> None:
+        """Forget the line to the process that had this name before; that it ends now means nothing."""
+        self.mailbox.drop(name)
+        self._silence.forget(name)
 
     def _end_generation(self, name: str, ended: Ended) -> None:
         """A worker has ended: with the last one, the generation has, and perhaps the run."""
@@ -389,3 +428,7 @@ class Hub:
         if self._refused:
             return  # they know why
         self._tell(GiveUp(error.code, str(error)), [name for name in self.members if self.mailbox.knows(name)])
+
+
+def _ignore(index: int) -> None:
+    pass

@@ -82,6 +82,19 @@ def _read(store: KeyValues, key: str) -> str:
     return mark if _MARK.fullmatch(mark) else _NONE
 
 
+def is_back(store: KeyValues, rank: int, world_size: int) -> bool:
+    """On rank 0, after all have met: whether a rank was started again, and waits to be let in."""
+    roll = _read_roll(store, world_size)
+    return bool(roll) and _read(store, f"here/{rank}") not in (_NONE, roll[rank])
+
+
+def readmit(store: KeyValues, rank: int, world_size: int) -> None:
+    """Let it in: it finds itself in the roll, and the mark of this start."""
+    roll = list(_read_roll(store, world_size))
+    roll[rank] = _read(store, f"here/{rank}")
+    store.set("roll", " ".join(roll))
+
+
 def _wait(deadline: float, world_size: int, timeout_s: float) -> None:
     if time.monotonic() > deadline:
         raise incomplete(world_size, timeout_s)

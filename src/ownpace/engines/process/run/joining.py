@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.learning.claims import Places
-from ownpace.engines.job import OnProgress
+from ownpace.engines.job import OnFailure, OnProgress
 from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
@@ -21,11 +21,13 @@ from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
 from ownpace.engines.process.run.loop_data import LoopData
-from ownpace.engines.process.run.node_main import end_worker
+from ownpace.engines.process.run.loop_life import LoopLife, LoopParts, Script
 from ownpace.engines.process.run.presence import Presence
+from ownpace.engines.process.run.readmission import Readmission, is_under_way
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.sharing import (
@@ -55,6 +57,8 @@ class FleetOptions:
     on_event: events.Emit | None
     on_progress: OnProgress | None
     timeout_s: float
+    on_failure: OnFailure = "continue"
+    min_workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,8 @@ class _Open:
     """What exists from the first loop on."""
 
     session: Session
-    worker: ProcessWorker
+    life: LoopLife
     loop: UserLoop
-    counters: Counters
     model: nn.Module
     user: UserParameters
     hooks: ExitStack
@@ -85,6 +88,8 @@ class LoopRun:
         self.has_met = False
         """Whether the other ranks are there."""
         self.is_over = False
+        self.script: Script
+        """What else the script has that is the same on all ranks."""
         self.on_progress: Callable[[Progress, int], None] = _ignore
         """Called after every update that this process makes or hears of, and after its local steps, with the samples
         of those since the last update."""
@@ -99,9 +104,25 @@ class LoopRun:
             self._store = self._rendezvous.open_store()
         else:
             self._store, self._rendezvous = meet(self._environment, self._options.timeout_s)
-        self.presence = Presence(self._environment, self._store, self._rendezvous)
+        is_late = self.rank > 0 and is_under_way(self._store)
+        self.presence = Presence(self._environment, self._store, self._rendezvous, is_late=is_late)
         self.store = WatchedStore(self._store, self.presence.check)
         self.has_met = True
+
+    def go_to_running_loop(self) -> None:
+        """The script has asked how far the fleet is: if it was started again, it begins there."""
+        if self._opened is None and self.has_met and self.presence.past is not None:
+            self.presence.past.skips = True
+
+    @property
+    def next_loop(self) -> int:
+        """The number of the loop that begins next."""
+        past = self.presence.past if self.has_met and self._opened is None else None
+        return self.data.generation + 1 if past is None else past.number_of_next(self.presence.loops)
+
+    def describe(self) -> dict[str, float]:
+        """How many loops have begun, in this run and before it."""
+        return {"begun": self.data.begun, "before": self.data.generation - self.data.begun}
 
     @property
     def is_open(self) -> bool:
@@ -136,29 +157,56 @@ class LoopRun:
             session, connection, worker = self._enter(stack, model, user, batch_size)
             keep_large_blocks()  # a buffer for every sum: as in a complete run
             worker.kept = self.data.kept
-            worker.learner.on_progress = lambda local: self.on_progress(worker.progress, local)
             loop = UserLoop(worker, user, overlap=overlap)
             hooks = stack.enter_context(_hooks(model, user, loop))
-            fingerprint = session.terms.fingerprint(
-                **alike, seed=self._options.seed, checkpoint=self.data.checkpoint, **user_words(user)
-            )
-            connection.introduce(worker, fingerprint)
+            # A rank that comes late goes on with what the others have: its data was compared, and it has no checkpoint.
+            first = {} if self.presence.past is not None else {**alike, "checkpoint": self.data.checkpoint}
+            words = {**first, "seed": self._options.seed, **user_words(user)}
+            is_late = connection.introduce(worker, session.terms.fingerprint(**words))
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
-            counters = Counters(
-                self.store,
-                self._rendezvous.secret,
-                first=worker.rank == 0,
-                spans_hosts=session.spans_hosts,
-                timeout_s=self._options.timeout_s,
-                on_wait=self.presence.check,
-            )
-            stack.callback(counters.close)
+            counters = None if is_late else self._open_counters(worker, self.presence.check)
+            life = LoopLife(self._parts(session, connection, loop, user, model), worker, counters)
+            stack.callback(life.close)
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
-            begin_alike(worker, user, model)
-            connection.start_together(worker, spans_hosts=session.spans_hosts)
-            counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
-            self._opened = _Open(session, worker, loop, counters, model, user, hooks)
+            if counters is None:
+                self.data.begun = self.presence.loops - 1
+                life.join()
+            else:
+                begin_alike(worker, user, model)
+                connection.start_together(worker, spans_hosts=session.spans_hosts)
+                counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
+            self._opened = _Open(session, life, loop, model, user, hooks)
+            self._go_on_from_now_on(session, life, stack)
             self._stack = stack.pop_all()
+
+    def _parts(
+        self, session: Session, connection: Connection, loop: UserLoop, user: UserParameters, model: nn.Module
+    ) -> LoopParts:
+        return LoopParts(
+            session, connection, loop, user, model, self.data, self._open_counters, self._progressed, self.script
+        )
+
+    def _go_on_from_now_on(self, session: Session, life: LoopLife, stack: ExitStack) -> None:
+        """The run has begun: it goes on when ranks die. One whose first loop does not even start has failed."""
+        session.orders.goes_on = self._options.on_failure != "stop"
+        self.presence.on_wait = life.settle
+        if self.rank == 0 and self.world_size > 1 and session.orders.goes_on:
+            back = Readmission(self._rendezvous, self.world_size, lambda: session.orders.gone)
+            stack.callback(back.close)
+
+    def _open_counters(self, worker: ProcessWorker, on_wait: Callable[[], None]) -> Counters:
+        return Counters(
+            self.store,
+            self._rendezvous.secret,
+            scope=f"generation-{worker.context.generation}/",
+            first=worker.rank == 0,
+            spans_hosts=self._environment.spans_hosts,
+            timeout_s=self._options.timeout_s,
+            on_wait=on_wait,
+        )
+
+    def _progressed(self, worker: ProcessWorker, local_samples: int) -> None:
+        self.on_progress(worker.progress, local_samples)
 
     def _enter(
         self, stack: ExitStack, model: nn.Module, user: UserParameters, batch_size: int
@@ -186,7 +234,6 @@ class LoopRun:
         address = session.roster.workers.members[environment.rank]
         connection, context = stack.enter_context(session.connected(address, user.values[:0], is_evaluated=False))
         worker = ProcessWorker(context, user, batch_size, batch_size)
-        stack.callback(worker.sums.close)
         return session, connection, worker
 
     def _with_backend(self, device: torch.device) -> Rendezvous:
@@ -200,57 +247,84 @@ class LoopRun:
         header = header_of(terms, model, user, self._options.seed, batch_size)
         emit = self._options.on_event or _ignore
         layers = [layer.name for layer in terms.layers]
-        return HubConfig(header, layers, emit, self._options.on_progress)
+        options = self._options
+        elasticity = Elasticity(terms, options.on_failure, options.min_workers, joins_by_force=True)
+        return HubConfig(header, layers, emit, self._options.on_progress, elasticity=elasticity)
 
-    def begin_loop(self, sizes: tuple[int, int], samples: float, updates: float = math.inf) -> int:
-        """Begin a loop over this many samples: a generation of the run. Returns its number.
+    @property
+    def life(self) -> LoopLife:
+        """This rank, over all generations."""
+        assert self._opened is not None
+        return self._opened.life
 
-        `sizes` are those of what a worker contributes to an update, and of one batch.
+    def begin_loop(
+        self, sizes: tuple[int, int], everything: Sequence[Places], most: float, updates: float = math.inf
+    ) -> int:
+        """Begin a loop over these places, or over what is left of them; returns its number.
+
+        `sizes` are those of what a worker contributes to an update, and of one batch; `most` is how many samples there
+        are at most.
 
         It also ends after this many updates: on all ranks after the same one; where servers make them, a worker's
         gradient that is under way by then is still applied.
         """
-        assert self._opened is not None
-        number = self.data.begin_loop(self._opened.worker)
-        self.loop.begin(self._options.algorithm, number, sizes, samples, updates)
+        self.loop.prepare(self._options.algorithm, sizes, updates)
+        number = self.data.begin_loop(self.life.node, everything)
+        self.life.attempt(lambda: self.loop.begin(number, most))
         return number
+
+    def hand_out(self, samples: int) -> bool:
+        """The script is to get a batch; returns False if what was left was dealt out anew meanwhile."""
+
+        def hand_out() -> None:
+            self.life.node.inbox.wants_stop()  # which looks for what has come, now and then
+            self.loop.hand_out(samples)
+
+        return self.life.attempt(hand_out)
+
+    def take_gradient(self, number: int) -> None:
+        """The script has called `step()` of one of its optimizers."""
+        self.life.attempt(lambda: self.loop.take_gradient(number))
 
     def left(self) -> list[Places] | None:
         """The places that the running loop has still to learn from; None: none runs, and no checkpoint waits."""
         if self.data.dealt is None or self._opened is None:
             return None if self.data.resumed is None else list(self.data.resumed)
-        claims = self.counters.claims(self.data.generation, self.num_workers)
-        return self.data.left(self._opened.worker, claims)
-
-    @property
-    def counters(self) -> Counters:
-        """Which samples of each loop have been taken, and by whom."""
-        assert self._opened is not None
-        return self._opened.counters
+        claims = self.life.counters.claims(self.data.generation, self.num_workers)
+        return self.data.left(self.life.node, claims)
 
     def end_loop(self, *, stop: bool) -> bool:
         """Bring a loop to its end on all workers; `stop`: it was left before its data had ended.
 
         Returns:
-            Whether it ended with its data, on all workers.
+            Whether it has ended; if not, data is left again, since a rank is gone that had taken it.
         """
         if self.is_over or self.loop.has_failed:
-            return False
+            self.data.is_complete = False
+            return True
         self.presence.check()  # before the store is asked for anything: it may be gone, too
-        count_left = shared_counter(self.store, f"left/{self.data.generation}")
-        if stop:
-            count_left(1)  # before the others can hear of it: they look when their part has ended
-            self.loop.tell_to_stop()
-        self.loop.finish(shared_counter(self.store, f"ended/{self.data.generation}"))
-        assert self._opened is not None
-        agree(self._opened.worker, self._opened.model)
-        self.on_progress(self._opened.worker.progress, 0)
-        self.data.dealt = None
+        # It may be over already: for another rank, and so for this one.
+        while self.data.dealt is not None and not self.life.attempt(lambda: self._finish(stop=stop)):
+            if self.data.dealt and not stop:
+                return False
+        self.on_progress(self.life.node.progress, 0)
         self.loop.leave()
         self._is_unchecked = stop  # a loop that was left cannot raise any more: its iterator is being thrown away
         if not stop:
             self.loop.check()
-        return not (self.loop.has_made_its_updates or count_left(0))
+        return True
+
+    def _finish(self, *, stop: bool) -> None:
+        """End the loop with all others."""
+        assert self._opened is not None
+        # Names of this generation: in an earlier one, others may have come to the end that are gone now.
+        count_left = shared_counter(self.store, f"left/{self.life.stamp}")
+        if stop:
+            count_left(1)  # before the others can hear of it: they look when their part has ended
+            self.loop.tell_to_stop()
+        self.loop.finish(shared_counter(self.store, f"ended/{self.life.stamp}"))
+        agree(self.life.node, self._opened.model)
+        self.data.end_loop(complete=not (self.loop.has_made_its_updates or count_left(0)))
 
     def let_go(self) -> None:
         """Free the user's models of everything that was put on them."""
@@ -262,7 +336,14 @@ class LoopRun:
     def take_optimizer_state(self) -> None:
         """Let the user's optimizer have what servers have made of its state by now."""
         if self._opened is not None and not self.loop.is_free:
-            take_from_servers(self._opened.worker, self._opened.user.pairs[0])
+            pair = self._opened.user.pairs[0]
+            self.life.insist(lambda: take_from_servers(self.life.node, pair))
+
+    @contextmanager
+    def at_global_parameters(self) -> Iterator[None]:
+        """Let the user's model have the global parameters for a while."""
+        with self.loop.at_global_parameters(self.life.insist(self.loop.pulled)):
+            yield
 
     @property
     def rank(self) -> int:
@@ -271,7 +352,22 @@ class LoopRun:
 
     @property
     def num_workers(self) -> int:
-        """How many there are."""
+        """How many there are now."""
+        return self._environment.world_size if self._opened is None else len(self.life.node.workers)
+
+    @property
+    def place(self) -> int:
+        """This process's, among those that are there now."""
+        return self.rank if self._opened is None else self.life.node.rank
+
+    @property
+    def is_divided_anew(self) -> bool:
+        """Whether workers have gone or come."""
+        return self._opened is not None and self.life.node.context.generation > 0
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks were started."""
         return self._environment.world_size
 
     @property
@@ -325,7 +421,7 @@ class LoopRun:
             self.take_optimizer_state()
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
-        return [] if self._opened is None else end_worker(self._opened.worker)
+        return [] if self._opened is None else self.life.end()
 
 
 def _hooks(model: nn.Module, user: UserParameters, loop: UserLoop) -> ExitStack:

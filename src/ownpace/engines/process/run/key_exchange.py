@@ -26,6 +26,8 @@ from ownpace.engines.process.run.incarnation import say_to_all
 from ownpace.engines.process.talk import private_files
 from ownpace.engines.process.talk.store import KeyValues, read_when_set
 
+DONE = "key-done"
+"""Where a rank says that it has read all that it needs."""
 _SHORTEST = 16
 _SECRET = re.compile(rb"[0-9a-f]{64}")
 _HOW = """python -c "import secrets; print(secrets.token_urlsafe(32))\""""
@@ -72,12 +74,23 @@ def offered(settings: KeySettings, rank: int, mark: str) -> Iterator[str]:
     if rank or settings.given:
         yield ""
         return
-    secret, name = os.urandom(32).hex(), f"key-{mark}"
+    secret = os.urandom(32).hex()
+    with offered_again(settings, secret, mark):
+        yield secret
+
+
+@contextmanager
+def offered_again(settings: KeySettings, secret: str, mark: str) -> Iterator[None]:
+    """On rank 0: leave the secret where ranks on this host find it, while this is open, unless they were given one."""
+    if settings.given:
+        yield
+        return
+    name = f"key-{mark}"
     file = private_files.create(name)
     try:
         with os.fdopen(file, "w", encoding="ascii") as opened:
             opened.write(secret)
-        yield secret
+        yield
     finally:
         private_files.remove(name)
 
@@ -126,10 +139,10 @@ def agree_on_key(
     try:
         return _decided(store, settings, rank, own, [_Said.parse(*each) for each in enumerate(texts)], timeout_s)
     finally:
-        store.set(f"key-done/{rank}", "")
+        store.set(f"{DONE}/{rank}", "")
         # Its file must be there until all have looked for it, and its store, if it keeps that, until all have read it.
         for other in range(1, world_size if rank == 0 else 0):
-            read_when_set(store, f"key-done/{other}", f"rank {other}", timeout_s)
+            read_when_set(store, f"{DONE}/{other}", f"rank {other}", timeout_s)
 
 
 def _decided(

@@ -15,12 +15,13 @@ from ownpace.core.contract.errors import OwnpaceError, PeerLost, SharedMemoryErr
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.process.node.inbox import TICK_S, NewGeneration
 from ownpace.engines.process.node.nodes import ProcessNode
+from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.rendezvous import silence_s
 from ownpace.engines.process.talk.control import Finished, Goodbye
 from ownpace.engines.process.talk.regrouping import Lost, Plan, Standing, StateOutline, StateTensor
 from ownpace.engines.process.talk.states import StateAssembly, packets
 
-_LOSSES = (PeerLost, SharedMemoryError)
+LOSSES = (PeerLost, SharedMemoryError)
 """What a node suffers from when another one dies: by itself no reason to end."""
 _WORD_S = 30.0
 """How much longer than a silence may last a node waits for the hub's word."""
@@ -42,9 +43,9 @@ class NodeCounts:
         fields = cast("dict[str, Any]", given)
         return cls(fields["version"], fields["samples"], fields["ahead"], tuple(fields["used"]))
 
-    def standing(self, generation: int, *, is_new: bool, checksums: list[int]) -> Standing:
+    def standing(self, generation: int, *, is_new: bool, checksums: list[int], stage: int) -> Standing:
         """The same for the hub."""
-        return Standing(generation, is_new, self.version, self.samples, self.ahead, list(self.used), checksums)
+        return Standing(generation, is_new, self.version, self.samples, self.ahead, list(self.used), checksums, stage)
 
 
 class NodeLife(Protocol):
@@ -80,13 +81,13 @@ def live(member: NodeLife) -> list[str]:
                 begin()
                 member.work()
                 return member.end()
-            except _LOSSES as error:
-                _await_word(member.node, error)
+            except LOSSES as error:
+                await_word(member.node, error)
         except NewGeneration:
             begin = member.regroup
 
 
-def _await_word(node: ProcessNode, error: OwnpaceError) -> None:
+def await_word(node: ProcessNode, error: OwnpaceError) -> None:
     """A peer is gone, it seems: say so, and wait until the hub knows who goes on.
 
     Raises:
@@ -105,12 +106,12 @@ def _await_word(node: ProcessNode, error: OwnpaceError) -> None:
     raise error
 
 
-def await_plan(node: ProcessNode, counts: NodeCounts, *, is_new: bool, checksums: list[int]) -> Plan:
+def await_plan(node: ProcessNode, counts: NodeCounts, *, is_new: bool, checksums: list[int], stage: int = 0) -> Plan:
     """Tell the hub how far this node is, and wait for its plan."""
     generation = node.inbox.next_generation
     reporter = node.context.reporter
     reporter.report()
-    reporter.say(counts.standing(generation, is_new=is_new, checksums=checksums))
+    reporter.say(counts.standing(generation, is_new=is_new, checksums=checksums, stage=stage))
     while True:
         plan, _ = node.inbox.wait_for(Plan)
         if plan.generation == generation:
@@ -118,6 +119,16 @@ def await_plan(node: ProcessNode, counts: NodeCounts, *, is_new: bool, checksums
     for name in plan.fresh:
         node.context.mailbox.drop(name)  # another process listens under that name now, elsewhere
     return plan
+
+
+def forget_lines(node: ProcessNode) -> None:
+    """Close the lines of a node that was declared dead; the next words to anybody open new ones.
+
+    The hub has ended its end of the old line, and what is said there now would be lost; of the others, some may have
+    been started again meanwhile, and listen elsewhere.
+    """
+    for name in (HUB, *(each.name for each in node.context.terms.roster().nodes)):
+        node.context.mailbox.drop(name)
 
 
 def await_state(node: ProcessNode, generation: int) -> PlainState:

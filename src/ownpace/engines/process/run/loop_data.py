@@ -17,6 +17,10 @@ class LoopData:
     def __init__(self) -> None:
         self.generation = 0
         """The number of the latest loop."""
+        self.begun = 0
+        """How many loops this run has begun, as far as this rank has come."""
+        self.is_missed = False
+        """Whether the loop that this rank was about to begin is over for the others."""
         self.dealt: Sequence[Places] | None = None
         """The places of its data that the running loop deals out."""
         self.resumed: Sequence[Places] | None = None
@@ -27,7 +31,12 @@ class LoopData:
         """What describes the data of the latest loop, or of the one in a checkpoint."""
         self.checkpoint = "none"
         """In words, where this run goes on from: all ranks must have loaded the same."""
-        self._first_sample = 0
+        self.given: Sequence[Places] | None = None
+        """What the others have left of the loop that this rank is about to begin."""
+        self.is_complete = False
+        """Whether the latest loop ended with its data."""
+        self.first_sample = 0
+        """How many samples were in the parameters when places were last dealt out."""
 
     def go_on_from(
         self,
@@ -60,14 +69,51 @@ class LoopData:
                     )
         self.alike = described
 
-    def begin_loop(self, worker: ProcessWorker) -> int:
-        """A loop begins; returns its number."""
+    @property
+    def stage(self) -> int:
+        """Twice the number of the latest loop, and one more when it is over."""
+        return 2 * self.generation + (self.dealt is None)
+
+    def begin_loop(self, worker: ProcessWorker, everything: Sequence[Places]) -> int:
+        """A loop begins, over all these places or what is left of them; returns its number."""
         self.generation += 1
-        self._first_sample = worker.progress.samples
-        self.resumed = None
+        self.begun += 1
+        self.deal(self.left_of_next(everything), worker.progress.samples)
+        self.resumed = self.given = None
         return self.generation
+
+    def left_of_next(self, everything: Sequence[Places]) -> Sequence[Places]:
+        """What the next loop deals out: all these places, or what others or an earlier run have left of them."""
+        left = self.resumed if self.given is None else self.given
+        return everything if left is None else left
+
+    def catch_up(self, stage: int, begun: int, left: Sequence[Places], *, is_new: bool) -> bool:
+        """This rank is in no loop; the others are at this stage. Returns whether they are in the one that it begins.
+
+        Args:
+            stage: Theirs.
+            begun: How many loops they have begun.
+            left: What is left of the latest.
+            is_new: Whether this rank was started again, and has what they have from now on.
+        """
+        in_next = begun > self.begun and stage % 2 == 0
+        self.given = left if in_next else None
+        if is_new:
+            self.resumed = None
+            self.generation = stage // 2 - in_next
+            self.is_missed = begun > self.begun and not in_next
+            self.begun = begun - in_next
+        return in_next
+
+    def deal(self, places: Sequence[Places], samples: int) -> None:
+        """Deal these out, from now on; so many samples are in the parameters."""
+        self.dealt, self.first_sample = places, samples
+
+    def end_loop(self, *, complete: bool) -> None:
+        """The loop is over."""
+        self.dealt, self.is_complete = None, complete
 
     def left(self, worker: ProcessWorker, claims: Sequence[Claim]) -> list[Places]:
         """The places that the running loop has still to learn from, after the latest update that is known here."""
         assert self.dealt is not None
-        return left_of(self.dealt, claims, worker.learner.used, worker.progress.samples - self._first_sample)
+        return left_of(self.dealt, claims, worker.learner.used, worker.progress.samples - self.first_sample)

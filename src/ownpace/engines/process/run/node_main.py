@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection as PipeEnd
@@ -16,21 +15,17 @@ from pathlib import Path
 
 import torch
 
-from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import OwnpaceError
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, Released
-from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer, ProcessWorker
-from ownpace.engines.process.run.helper_life import HelperLife, held_by, take_first_parameters
-from ownpace.engines.process.run.life import drive, live, say_farewell
+from ownpace.engines.process.run.helper_life import HelperLife
+from ownpace.engines.process.run.life import live
 from ownpace.engines.process.run.log_file import LogFile
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder, die_with_parent, read_order
 from ownpace.engines.process.run.worker_life import WorkerLife
-from ownpace.engines.process.talk.control import Ended
 
 
 def be_forked_node(order: NodeOrder, lifeline: PipeEnd) -> None:
@@ -91,44 +86,10 @@ def run_helper(session: Session, order: NodeOrder) -> None:
     like = torch.empty(0, dtype=terms.dtype)
     with ExitStack() as stack:
         connection, context = stack.enter_context(session.connected(address, like, is_evaluated=is_server))
-        if terms.is_elastic:
-            life = HelperLife(session, connection, context, is_late=order.is_late)
-            stack.callback(life.close)
-            stack.enter_context(connection.complaining())
-            live(life)
-            return
-        node = ProcessServer(context, held_by(context)) if is_server else ProcessNode(context)
-        stack.callback(node.sums.close)
+        life = HelperLife(session, connection, context, is_late=order.is_late)
+        stack.callback(life.close)
         stack.enter_context(connection.complaining())
-        if isinstance(node, ProcessServer):
-            take_first_parameters(node)
-        connection.start_together(node, spans_hosts=session.spans_hosts)
-        with contextlib.suppress(Released):
-            _serve(terms.algorithm, node)
-        node.restarts = False
-        if isinstance(node, ProcessServer):
-            node.learner.show(final=True)
-        end(node)
-
-
-def _serve(algorithm: Algorithm, node: ProcessNode) -> None:
-    """Run the algorithm's part of a helper, from its beginning with each loop of a script, until the node is released.
-
-    Raises:
-        Released: The last worker has ended.
-    """
-    # Only from here on: before the start, a message of a newer generation waits, as it does at a worker.
-    node.restarts = True
-    while True:
-        if node.inbox.newest > node.inbox.generation:
-            node.begin(node.inbox.newest)
-        try:
-            drive(algorithm.server(node) if isinstance(node, ProcessServer) else algorithm.communicator(node))
-            while True:  # the coroutine has returned: its part in this generation is over
-                node.inbox.tick()
-                node.inbox.look(TICK_S)
-        except NewGeneration:
-            continue
+        live(life)
 
 
 def run_worker(
@@ -155,22 +116,6 @@ def run_worker(
         stack.callback(life.close)
         stack.enter_context(connection.complaining())
         return live(life)
-
-
-def end_worker(worker: ProcessWorker) -> list[str]:
-    """Tell the hub how this worker ended, and wait until all nodes have."""
-    # The last gradient may still be asked for and not computed; the checksums must be of what is shown.
-    worker.finish_asked()
-    worker.learner.show(final=True)
-    return end(worker, worker.learner.last_checksums())
-
-
-def end(node: ProcessNode, checksums: Sequence[int] = ()) -> list[str]:
-    """Say that this node has ended, and wait until all have; returns the records that sum up the run, as lines."""
-    # The last report before the word that this node has ended: with the last node's, the hub sums up.
-    node.context.reporter.report()
-    node.context.reporter.say(Ended(list(checksums)))
-    return say_farewell(node)
 
 
 def worker_device(job: Job, local_rank: int) -> torch.device:

@@ -35,9 +35,14 @@ class Roll:
     """Which ranks have come to which place."""
 
     def __init__(self, num_ranks: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._num_ranks = num_ranks
+        self._ranks = set(range(num_ranks))
         self._now = now
         self._places: dict[int, _Meeting] = {}
+        self._to_next_loop: dict[int, Together] = {}
+        self.past: list[tuple[str, list[int]]] = []
+        """What all have come to so far, and who was there."""
+        self.fingerprint: dict[str, str] = {}
+        """Of the latest loop."""
 
     def take(self, rank: int, act: Together) -> Agreed | Refuse | None:
         """A rank has come; returns what all ranks are to be told, if that is known now."""
@@ -46,12 +51,51 @@ class Roll:
         # At once, not when all have come: a rank that is elsewhere may never come to this place.
         if len({each.what for each in place.came.values()}) > 1:
             return Refuse(elsewhere(place.came))
-        if len(place.came) < self._num_ranks:
+        return self._settled(act.number, place)
+
+    def lose(self, rank: int) -> Agreed | None:
+        """A rank is gone, and the others go on; returns what to tell them, if they have been waiting for it alone."""
+        self._ranks.discard(rank)
+        self._to_next_loop.pop(rank, None)
+        for number, place in list(self._places.items()):
+            place.came.pop(rank, None)
+            answer = self._settled(number, place) if place.came else None
+            if isinstance(answer, Agreed):
+                return answer
+        return None
+
+    def rejoin(self, rank: int) -> None:
+        """A rank is back: from now on it is waited for."""
+        self._ranks.add(rank)
+
+    def await_loop(self, rank: int, act: Together) -> Agreed | Refuse | None:
+        """A rank that is back waits for the next loop, whatever the others come to before; returns as `take`."""
+        self._to_next_loop[rank] = act
+        for number, place in list(self._places.items()):
+            answer = self._settled(number, place) if place.came else None
+            if answer is not None:
+                return answer
+        return None
+
+    def _settled(self, number: int, place: _Meeting) -> Agreed | Refuse | None:
+        """What all are to be told once all who are there have come."""
+        what = next(iter(place.came.values())).what
+        if what == LOOP:
+            place.came.update(self._to_next_loop)
+        there = sorted(self._ranks if what == LOOP else self._ranks - self._to_next_loop.keys())
+        if not place.came.keys() >= set(there):
             return None
-        del self._places[act.number]
-        found = differences([place.came[each].fingerprint for each in range(self._num_ranks)])
-        where = f" in their {ordinal(act.loops)} loop over fleet.batches" if act.loops > 1 else ""
-        return Refuse(do_not_fit(found, where)) if found else Agreed(act.number)
+        del self._places[number]
+        first = place.came[there[0]]
+        found = differences([place.came[each].fingerprint for each in there], there)
+        if found:
+            where = f" in their {ordinal(first.loops)} loop over fleet.batches" if first.loops > 1 else ""
+            return Refuse(do_not_fit(found, where))
+        if what == LOOP:
+            self.fingerprint = first.fingerprint
+            self._to_next_loop.clear()
+        self.past.append((what, there))
+        return Agreed(number, there)
 
     def late(self) -> list[str]:
         """What to say about ranks that others have been waiting for; each place is told of once."""
@@ -59,8 +103,8 @@ class Roll:
         for place in self._places.values():
             if not place.is_told and self._now() > place.since_s + _PATIENCE_S:
                 place.is_told = True
-                missing = [rank for rank in range(self._num_ranks) if rank not in place.came]
-                lines.append(f"{_at(place.came)}; waiting for {ranks_in_words(missing)} since {_PATIENCE_S:g} s")
+                missing = self._ranks - place.came.keys()
+                lines.append(f"{at_place(place.came)}; waiting for {ranks_in_words(missing)} since {_PATIENCE_S:g} s")
         return lines
 
 
@@ -70,12 +114,13 @@ def elsewhere(came: Mapping[int, Together]) -> str:
     for rank, act in sorted(came.items()):
         groups.setdefault(act.what, {})[rank] = act
     # Who has left comes first: that is most often the mistake.
-    where = [_at(group) for _, group in sorted(groups.items(), key=lambda one: (one[0] != LEAVE, min(one[1])))]
+    where = [at_place(group) for _, group in sorted(groups.items(), key=lambda one: (one[0] != LEAVE, min(one[1])))]
     same = "run the same loops" if set(groups) <= {LOOP, LEAVE} else "run the same loops and calls in the same order"
     return f"{', '.join(where)}; every rank must {same}"
 
 
-def _at(came: Mapping[int, Together]) -> str:
+def at_place(came: Mapping[int, Together]) -> str:
+    """Where some ranks are, which have come to the same place."""
     act, who = next(iter(came.values())), ranks_in_words(came)
     if act.what == LEAVE:
         return f"{who} left after {act.loops} loop{'s' * (act.loops != 1)} over fleet.batches"
@@ -102,12 +147,13 @@ def do_not_fit(found: Sequence[str], where: str = "") -> str:
     return f"the ranks do not fit together{where}: {'; '.join(found)}; start all of them alike"
 
 
-def differences(fingerprints: Sequence[Mapping[str, str]]) -> list[str]:
-    """How the workers, in order of rank, differ from the first, in words."""
+def differences(fingerprints: Sequence[Mapping[str, str]], ranks: Sequence[int] | None = None) -> list[str]:
+    """How the workers, in order of rank, differ from the first, in words; `ranks` are theirs, if not 0, 1, …."""
     found = []
+    by_rank = dict(zip(range(len(fingerprints)) if ranks is None else ranks, fingerprints, strict=True))
     for key, value in fingerprints[0].items():
-        others = [rank for rank, fingerprint in enumerate(fingerprints) if fingerprint.get(key) != value]
+        others = [rank for rank, fingerprint in by_rank.items() if fingerprint.get(key) != value]
         if others:
-            theirs = fingerprints[others[0]].get(key, "nothing")
+            theirs = by_rank[others[0]].get(key, "nothing")
             found.append(f"the {key} of {ranks_in_words(others)} is {theirs}, that of rank 0 is {value}")
     return found

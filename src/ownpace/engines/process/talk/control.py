@@ -33,6 +33,9 @@ Around it, from `ownpace.join` on, the ranks themselves talk, on lines of their 
     rank                        rank 0
       │── Together(number, …) ─►│        I am at a loop, a barrier …, the end: wherever no rank may be alone
       │◄─ Agreed(number) | Refuse        all ranks have come to the same, or never will
+      │── (Rejoin) ────────────►│        I was started again
+      │◄── (Past) ──────────────│        this is what all have come to so far; from now on, you are waited for
+      │── (Saved) ─────────────►│        I have written a checkpoint; rank 0 tells all
       │── (Failed) ────────────►│        my script raised this
       │◄── (GiveUp) ────────────│        a rank is gone or has failed
       │── Parted ──────────────►│        my part is over: that the line ends now means nothing
@@ -278,6 +281,33 @@ class Agreed:
     """All ranks have come to that place."""
 
     number: Count
+    ranks: list[Count] = field(default_factory=list)
+    """Those that are there: all that are not gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """A rank was started again while the others go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What all ranks have come to together so far, told to one that was started again."""
+
+    acts: list[str]
+    ranks: list[list[Count]]
+    """Who was there, each time."""
+    fingerprint: dict[str, str]
+    """Of the latest loop."""
+    progress: dict[str, float]
+    """How far rank 0 is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A rank has written a checkpoint of the whole fleet: what to go on from, should all of them end."""
+
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +347,9 @@ Control = (
     | GiveUp
     | Together
     | Agreed
+    | Rejoin
+    | Past
+    | Saved
     | Parted
 )
 KINDS: dict[str, type[Control]] = {kind.__name__: kind for kind in typing.get_args(Control)}

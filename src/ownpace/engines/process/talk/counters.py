@@ -48,10 +48,12 @@ class Counters:
         *,
         first: bool,
         spans_hosts: bool,
+        scope: str = "",
         timeout_s: float = 120.0,
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
+        self._scope = scope
         self._on_wait = on_wait
         self._files: tuple[int, int] | None = None
         self._names: list[str] = []
@@ -61,9 +63,9 @@ class Counters:
                 # Made before the mark is published: the others open them as soon as they can read it.
                 self._names = _names(secret, mark)
                 counts, claims = map(private_files.create, self._names)
-                store.set(_KEY, mark.decode())
+                store.set(scope + _KEY, mark.decode())
             else:
-                mark = read_when_set(store, _KEY, "rank 0", timeout_s, on_wait)
+                mark = read_when_set(store, scope + _KEY, "rank 0", timeout_s, on_wait)
                 counts, claims = _opened(secret, mark)
             self._files = counts, claims
 
@@ -76,7 +78,7 @@ class Counters:
     def taking(self, number: int) -> Take:
         """Takes this many places in that count, and returns the first."""
         if self._files is None:
-            return lambda places: self._add(f"count/{number}", places) - places
+            return lambda places: self._add(f"{self._scope}count/{number}", places) - places
 
         def take(places: int) -> int:
             with self._locked() as (counts, _):
@@ -108,7 +110,7 @@ class Counters:
     def note(self, number: int, claim: Claim) -> None:
         """Note places that needed no count: those of a worker's own share."""
         if self._files is None:
-            self._store.append(f"claims/{number}/{claim.rank}", f"{claim.start} {claim.samples} ")
+            self._store.append(f"{self._scope}claims/{number}/{claim.rank}", f"{claim.start} {claim.samples} ")
             return
         with self._locked() as (counts, claims):
             _append(counts, claims, number, claim)
@@ -129,7 +131,7 @@ class Counters:
         return now
 
     def _in_store(self, number: int, rank: int) -> Iterator[Claim]:
-        written = self._store.listed(f"claims/{number}/{rank}")
+        written = self._store.listed(f"{self._scope}claims/{number}/{rank}")
         if _CLAIMS.fullmatch(written) is None:
             raise WireError(f"the store says {written[:40]!r} of the samples of rank {rank}: no rank wrote that")
         numbers = map(int, written.split())

@@ -57,6 +57,8 @@ class Standing:
     known."""
     checksums: list[int]
     """Of the layers of a worker's global parameters."""
+    stage: Count = 0
+    """In a user's script: twice the number of the latest loop, and one more when that is over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
 # The fields of `_Header` in their order; `<` turns off alignment.
-_HEADER = struct.Struct("<4sBBBBiiqqqddddiiiiiiii")
+_HEADER = struct.Struct("<4sBBBBiqqqqddddiiiiiiii")
 # The digit counts changes of this format.
 _MAGIC = b"OWN5"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)

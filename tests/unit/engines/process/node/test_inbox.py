@@ -13,7 +13,7 @@ from ownpace.core.contract.values import Address, Gradient, Parameters, Shard
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.node.context import NodeContext, Orders
-from ownpace.engines.process.node.inbox import Inbox, NewGeneration, ProcessReceive, Released
+from ownpace.engines.process.node.inbox import Inbox, NewLoop, ProcessReceive, Released
 from ownpace.engines.process.node.reporter import HUB, Reporter, WallClock
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.rendezvous import LOOPBACK, local_store
@@ -168,13 +168,13 @@ def test_what_was_left_of_a_generation_is_gone_in_the_next(pair):
     assert taken(inbox) == []
 
 
-def test_a_message_of_a_newer_generation_ends_what_a_server_does(pair):
+def test_a_message_of_a_newer_loop_ends_what_a_server_does(pair):
     inbox, _ = server(pair)
     pair.send("worker-0", "server-0", numbered(1, 0), numbered(2, 1))
-    with pytest.raises(NewGeneration):
+    with pytest.raises(NewLoop):
         inbox.wait_for(Prepared)
-    assert inbox.newest == 1
-    inbox.begin(inbox.newest)
+    assert inbox.newest_loop == 1
+    inbox.begin(inbox.newest_loop)
     assert taken(inbox) == [2]
     inbox.wait_for(Prepared)
 

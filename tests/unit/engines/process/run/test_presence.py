@@ -49,7 +49,7 @@ def three() -> Iterator[Ranks]:
     ranks.close()
 
 
-def begin(fingerprint: dict[str, str]) -> Callable[[Presence], None]:
+def begin(fingerprint: dict[str, str]) -> Callable[[Presence], bool]:
     return lambda rank: rank.begin_loop(fingerprint)
 
 

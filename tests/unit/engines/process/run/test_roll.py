@@ -24,11 +24,11 @@ def told(*acts: Together) -> Agreed | Refuse | None:
 
 
 def test_ranks_that_come_to_the_same_place_agree():
-    assert told(act(LOOP, 3, epochs="2"), act(LOOP, 3, epochs="2")) == Agreed(3)
+    assert told(act(LOOP, 3, epochs="2"), act(LOOP, 3, epochs="2")) == Agreed(3, [0, 1])
     roll = Roll(2)
     assert roll.take(1, act(LOOP, 1)) is None
     assert roll.take(1, act(LEAVE, 2)) is None  # it is ahead: nobody has come there
-    assert roll.take(0, act(LOOP, 1)) == Agreed(1)
+    assert roll.take(0, act(LOOP, 1)) == Agreed(1, [0, 1])
 
 
 @pytest.mark.parametrize(

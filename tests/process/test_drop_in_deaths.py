@@ -1,0 +1,151 @@
+"""Ranks of a user's script that die or fall silent: the others' loops go on, and every sample counts once an epoch."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.process.started import PATIENCE_S, Start, Started, free_port, importable, until
+
+pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+SCENARIOS = "tests.process.scenarios_deaths"
+SAMPLES = 4 * 403
+"""Of two loops of two epochs."""
+
+
+def by_hand(start: Start, folder: Path, num_ranks: int, *words: str, **environment: str) -> list[Started]:
+    """Ranks without torchrun, which would end the others itself."""
+    shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-m", SCENARIOS, str(folder), *words]
+    return [
+        start(command, PYTHONPATH=importable(), RANK=str(rank), **shared, **environment) for rank in range(num_ranks)
+    ]
+
+
+def seen(folder: Path, rank: int) -> dict[str, Any]:
+    """What a rank wrote."""
+    written: dict[str, Any] = json.loads((folder / f"{rank}.json").read_text())
+    return written
+
+
+def check_survivors(ranks: list[Started], folder: Path, survivors: list[int], *, replicas: bool = True) -> None:
+    """All of them came to the end, with every sample learnt from once an epoch, and with the same model."""
+    for rank in survivors:
+        assert ranks[rank].ends() == 0, ranks[rank].stderr
+    found = [seen(folder, rank) for rank in survivors]
+    for one in found:
+        assert one["workers"] == len(survivors)
+        assert one["present"] == survivors
+        assert one["average"] == sum(survivors) / len(survivors)
+        assert one["samples"] == SAMPLES
+        assert one["epoch"] == 4
+        assert one["wrong"] == {}
+        assert one["identical"] is (True if replicas else None)
+    assert len({(one["model"], one["updates"]) for one in found}) == 1
+
+
+RANDOM = random.Random(os.environ.get("OWNPACE_TEST_SEED", "1"))
+
+
+def some_death(rank: int) -> str:
+    """At a moment drawn at random."""
+    return f"{rank}:{RANDOM.randrange(2)}:{RANDOM.randrange(1, 12)}:{RANDOM.randrange(60)}"
+
+
+def slowly(*all_: Any) -> list[Any]:
+    return [pytest.param(*each, marks=pytest.mark.slow) for each in all_]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "deaths"),
+    [
+        ("sync", ["2:0:3:kill"]),
+        ("async", [some_death(1)]),
+        *slowly(
+            ("sync", ["1:1:0:step", "2:1:-:kill"]),
+            ("sync", ["2:1:-:kill"]),
+            ("balanced", [some_death(2)]),
+            ("balanced", ["1:0:2:step"]),
+            ("pace", [some_death(1)]),
+            ("pace", [some_death(1), some_death(2)]),
+            ("async", ["1:0:5:kill", "2:1:0:kill"]),
+            ("stale", [some_death(2)]),
+            ("grouping", [some_death(1)]),
+            ("sync", ["1:0:4:kill", "sampling=shards"]),
+        ),
+    ],
+)
+def test_the_others_go_on_and_every_sample_counts_once(
+    start: Start, tmp_path: Path, algorithm: str, deaths: list[str]
+) -> None:
+    ranks = by_hand(start, tmp_path, 3, "counted", algorithm, *deaths)
+    dead = {int(each[0]) for each in deaths if "=" not in each}
+    for rank in dead:
+        assert ranks[rank].ends() == -signal.SIGKILL
+    servers = algorithm in ("async", "stale", "grouping")
+    check_survivors(ranks, tmp_path, sorted({0, 1, 2} - dead), replicas=not servers)
+    assert all(f"worker-{rank} is gone" in ranks[0].stderr for rank in dead)
+
+
+@pytest.mark.parametrize("algorithm", ["pace", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sync",))])
+def test_optimizers_and_schedules_of_the_others_are_the_same_afterwards(
+    start: Start, tmp_path: Path, algorithm: str
+) -> None:
+    ranks = by_hand(start, tmp_path, 3, "adamw", algorithm, some_death(1))
+    check_survivors(ranks, tmp_path, [0, 2])
+    found = [seen(tmp_path, rank) for rank in (0, 2)]
+    assert found[0]["state"] == found[1]["state"]
+    assert [one["rate"] for one in found] == [0.0, 0.0]
+
+
+@pytest.mark.slow
+def test_local_steps_are_forgotten_with_the_round_that_they_were_for(start: Start, tmp_path: Path) -> None:
+    ranks = by_hand(start, tmp_path, 3, "adamw", "local", some_death(2))
+    check_survivors(ranks, tmp_path, [0, 1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["sync", "async"])
+def test_a_rank_that_falls_silent_is_done_without(start: Start, tmp_path: Path, algorithm: str) -> None:
+    ranks = by_hand(start, tmp_path, 3, "counted", algorithm, "2:0:3:stop", OWNPACE_SILENCE_S="3")
+    check_survivors(ranks, tmp_path, [0, 1], replicas=algorithm == "sync")
+
+
+@pytest.mark.slow
+def test_without_rank_0_all_end_and_know_what_to_go_on_from(start: Start, tmp_path: Path) -> None:
+    ranks = by_hand(start, tmp_path, 3, "counted", "pace", "0:1:3:kill", f"save={tmp_path / 'saved.pt'}")
+    assert ranks[0].ends() == -signal.SIGKILL
+    died_s = time.time()
+    for rank in (1, 2):
+        assert ranks[rank].ends() == 1, ranks[rank].stderr
+        told = seen(tmp_path, rank)
+        assert told["kind"] == "MachineDied"
+        assert told["text"].startswith("rank 0 is gone: its process ended without a word")
+        assert told["text"].endswith(f"go on with fleet.load('{tmp_path / 'saved.pt'}')")
+        assert told["at"] < died_s + PATIENCE_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["on_failure=stop", "min_workers=3"])
+def test_a_run_that_is_not_to_go_on_ends(start: Start, tmp_path: Path, option: str) -> None:
+    ranks = by_hand(start, tmp_path, 3, "counted", "sync", "2:0:3:kill", option)
+    for rank in (0, 1):
+        assert ranks[rank].ends() == 1, ranks[rank].stderr
+        assert "2 is gone" in seen(tmp_path, rank)["text"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_back_after_it_was_declared_dead_ends(start: Start, tmp_path: Path) -> None:
+    ranks = by_hand(start, tmp_path, 3, "counted", "sync", "2:0:3:stop", OWNPACE_SILENCE_S="2")
+    until(lambda: "worker-2 is gone" in ranks[0].stderr, "it is declared dead")
+    os.kill(ranks[2].process.pid, signal.SIGCONT)
+    check_survivors(ranks, tmp_path, [0, 1])
+    assert ranks[2].ends() == 1
+    assert "the others went on without it" in seen(tmp_path, 2)["text"]
