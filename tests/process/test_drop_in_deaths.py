@@ -20,13 +20,20 @@ SAMPLES = 4 * 403
 """Of two loops of two epochs."""
 
 
-def by_hand(start: Start, folder: Path, num_ranks: int, *words: str, **environment: str) -> list[Started]:
-    """Ranks without torchrun, which would end the others itself."""
+def where(num_ranks: int, **environment: str) -> dict[str, str]:
+    """Where ranks meet."""
     shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-m", SCENARIOS, str(folder), *words]
-    return [
-        start(command, PYTHONPATH=importable(), RANK=str(rank), **shared, **environment) for rank in range(num_ranks)
-    ]
+    return {**shared, "PYTHONPATH": importable(), **environment}
+
+
+def started(start: Start, folder: Path, meeting: dict[str, str], rank: int, *words: str) -> Started:
+    """A rank without torchrun, which would end the others itself."""
+    return start([sys.executable, "-m", SCENARIOS, str(folder), *words], RANK=str(rank), **meeting)
+
+
+def by_hand(start: Start, folder: Path, num_ranks: int, *words: str, **environment: str) -> list[Started]:
+    meeting = where(num_ranks, **environment)
+    return [started(start, folder, meeting, rank, *words) for rank in range(num_ranks)]
 
 
 def seen(folder: Path, rank: int) -> dict[str, Any]:
@@ -103,6 +110,35 @@ def test_optimizers_and_schedules_of_the_others_are_the_same_afterwards(
     found = [seen(tmp_path, rank) for rank in (0, 2)]
     assert found[0]["state"] == found[1]["state"]
     assert [one["rate"] for one in found] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm", "death", "more"),
+    [
+        ("counted", "sync", "2:0:3:kill", []),
+        *slowly(
+            ("counted", "async", "2:1:3:20", ["from_epoch=1"]),
+            ("counted", "balanced", "2:1:2:kill", []),
+            ("adamw", "pace", "1:1:3:20", []),
+            ("counted", "pace", "2:0:5:kill", ["from_epoch=1", "sampling=shards"]),
+        ),
+    ],
+)
+def test_a_rank_that_is_started_again_joins_in_the_running_loop(
+    start: Start, tmp_path: Path, model: str, algorithm: str, death: str, more: list[str]
+) -> None:
+    who, meeting = int(death[0]), where(3)
+    words = [model, algorithm, f"back={tmp_path / 'back'}.{who}", *more]
+    ranks = [started(start, tmp_path, meeting, rank, *words, death) for rank in range(3)]
+    assert ranks[who].ends() == -signal.SIGKILL
+    ranks[who] = started(start, tmp_path, meeting, who, *words, "again=1")
+    check_survivors(ranks, tmp_path, [0, 1, 2], replicas=algorithm != "async")
+    found = [seen(tmp_path, rank) for rank in range(3)]
+    assert found[who]["batches"] > 0
+    assert len({one["state"] for one in found}) == 1
+    # Of calls that it has missed, it gets what they gave; or it has not asked.
+    assert found[who]["losses"] == found[0]["losses"][-len(found[who]["losses"]) :]
+    assert found[0]["losses"] == [{"loop": 0}, {"loop": 1}]
 
 
 @pytest.mark.slow

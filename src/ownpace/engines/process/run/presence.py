@@ -302,7 +302,7 @@ class Presence:
                     self._complaints.add(error)
         with self._changed:
             # What the hub has found by now: it hears of some before.
-            heard = self.orders.gone - self._gone if self.orders.goes_on else set[int]()
+            heard = self.orders.gone - self._gone if self.orders.is_shared else set[int]()
             for rank in {*lost, *heard}:
                 self._lose(rank)
             for line in self._roll.late():
@@ -384,7 +384,8 @@ class Presence:
         self._suspects.pop(_name(rank), None)
         if rank in self._parted:
             return
-        self.orders.gone.add(rank)
+        if self.orders.is_shared or not self.orders.goes_on:
+            self.orders.gone.add(rank)
         self._gone.add(rank)
         self._late.discard(rank)
         if self.orders.goes_on and rank:

@@ -285,8 +285,9 @@ class HubKeeper:
                 hub.complaints.add(alarm)
                 heard += 1
             # Each hears of some deaths before the other does; who is gone for one must be for both.
-            hub.lose_ranks(self._orders.gone)
-            self._orders.gone |= hub.newly_lost()
+            if self._orders.is_shared:
+                hub.lose_ranks(self._orders.gone)
+                self._orders.gone |= hub.newly_lost()
             if self._orders.stops:
                 self._interrupt()
         self.error = self._verdict()
