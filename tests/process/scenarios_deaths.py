@@ -102,6 +102,7 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
         if save is not None and fleet.is_main:
             fleet.save(save)
         losses.append(fleet.reduce({"loop": loop}, op="max"))
+    deaths.at(LOOPS, "-")
     fleet.barrier()
     counts = list(map(int, model.low.tolist())) if kind == "counted" else []
     return {
