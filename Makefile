@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 EPOCHS ?= 28
 
-.PHONY: help demo test test-slow test-integrations torture check format coverage journeys bench claims map clean pages
+.PHONY: help demo test test-slow test-integrations torture torture-process check format coverage journeys bench claims map \
+  clean pages
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -38,6 +39,11 @@ SEEDS ?= 10000
 torture: .venv/ready  ## fleets, algorithms and faults drawn from 10,000 seeds, in virtual time; SEED=4711 replays one
 	$(BIN)/python -m ownpace.testing.torture $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
+# A seed with SEED=7 is that of kills; for cuts: python -m ownpace.testing.torture_process --links --seed 7.
+KILLS ?= 50
+torture-process: .venv/ready  ## nodes killed and stopped at random moments on real processes; links cut, if you are root
+	$(BIN)/python -m ownpace.testing.torture_process $(if $(SEED),--seed $(SEED),--links --kills $(KILLS))
+
 format: .venv/ready  ## put the code into shape
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -70,6 +76,7 @@ bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a ma
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/against_ddp.py
 	$(BIN)/python benchmarks/servers.py
+	$(BIN)/python benchmarks/sites.py
 	$(BIN)/python benchmarks/overhead.py
 
 claims: .venv/ready  ## the races of docs/results/claims.md: hours on a small machine; what was run before is kept in runs/

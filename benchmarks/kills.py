@@ -3,10 +3,10 @@
     unshare -n sh -c 'ip link set lo up; python benchmarks/kills.py --torchft PYTHON --hivemind PYTHON [--kills 5] \
         [--algorithms sync,pace,async]'
 
-PYTHON is an interpreter of an environment with torch and that system; without one, it is left out. Three workers, each
-batch at least 10 ms, one of them killed with SIGKILL and started again, in turns. In a network namespace, since torchft
-listens on all addresses. Times are from the kill to the first batch that is in an update; ours are between the last
-update before and the first one after, and what is lost is what the books say.
+PYTHON is an interpreter of an environment with torch and that system (peers/README.md); without one, it is left out.
+Three workers, each batch at least 10 ms, one of them killed with SIGKILL and started again, in turns. In a network
+namespace, since torchft listens on all addresses. Ours are started again by the launcher, at once; those of the others
+by this script, when the survivors have trained for three seconds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -31,7 +32,7 @@ from typing import Any
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.event_file import read_events
-from ownpace.core.contract.events import Event, Generation, Update
+from ownpace.core.contract.events import Compute, Event, Fault, Generation, Update
 from peers.work import BATCH, BATCH_S, WORKERS
 from table import print_table
 
@@ -45,13 +46,13 @@ class Found:
     """What one kill did."""
 
     pause_s: float
-    """Of the survivors: without an update, at most."""
+    """Of the survivors: without an update, at most; ours from the last update before the kill, others from the kill."""
     usual_s: float
     """Of the survivors: between two updates before the kill, in the median."""
     lost_batches: int
     """Of the survivors: computed, and in no update."""
     back_s: float
-    """From the new worker's first batch to the first after which it knows of an update."""
+    """From the start of the new worker's process, ours from the kill, until it takes part in an update."""
 
 
 def main() -> None:
@@ -84,23 +85,9 @@ def ours(algorithm: str, kills: int) -> list[Found]:
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "run"
         command = [sys.executable, "-m", "ownpace", "train", "--algorithm", algorithm, "--engine", "process"]
-        command += [
-            "--task",
-            "ownpace.testing.blobs:Blobs",
-            "--fleet",
-            fleet,
-            "--log-files",
-        ]
-        command += [
-            "--on-failure",
-            "restart",
-            "--checkpoint-every",
-            "0",
-            "--epochs",
-            "1000000",
-            "--eval-every",
-            "1000000",
-        ]
+        command += ["--task", "ownpace.testing.blobs:Blobs", "--fleet", fleet, "--log-files"]
+        command += ["--on-failure", "restart", "--checkpoint-every", "0"]
+        command += ["--epochs", "1000000", "--eval-every", "1000000"]
         run = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             for number in range(1, kills + 1):
@@ -127,11 +114,18 @@ def _is_whole(found: list[Event], kills: int) -> bool:
 def _judge_ours(found: list[Event]) -> list[Found]:
     times = [event.t for event in found if isinstance(event, Update)]
     usual = statistics.median(later - earlier for earlier, later in pairwise(times))
+    borders = [event for event in found if isinstance(event, Generation)]
     judged = []
-    for death in (event for event in found if isinstance(event, Generation) and event.why == "death"):
+    for fault in (event for event in found if isinstance(event, Fault)):
+        death = next(event for event in borders if event.t > fault.t)
+        joined = next(event for event in borders if event.t > death.t and event.why == "join")
         before = max(time for time in times if time < death.t)
         after = min(time for time in times if time > death.t)
-        judged.append(Found(after - before, usual, death.lost, 0.0))
+        # Computed by survivors after the last update, and abandoned: computed again in the next generation.
+        lost = sum(
+            isinstance(event, Compute) and event.who != fault.who and before < event.until <= death.t for event in found
+        )
+        judged.append(Found(after - before, usual, lost, joined.t - fault.t))
     return judged
 
 
@@ -260,14 +254,14 @@ def judge(folder: Path, who: int, others: list[int], killed_s: float, again_s: f
     """What a kill did, from the records."""
     pauses, usual, lost = [], [], 0
     for other in others:
-        times = [batch["t"] for batch in updating(folder, other) if killed_s - 10 < batch["t"] < again_s]
+        # A minute before, since some make an update in seconds only.
+        times = [batch["t"] for batch in updating(folder, other) if killed_s - 60 < batch["t"] < again_s]
         usual += [later - earlier for earlier, later in pairwise(times) if later < killed_s]
         after = [later - max(earlier, killed_s) for earlier, later in pairwise(times) if later > killed_s]
         pauses.append(max(after))
         lost += sum(batch["used"] is False for batch in batches(folder, other) if killed_s < batch["t"] < again_s)
-    mine = [batch["t"] for batch in batches(folder, who) if batch["t"] > again_s]
     first = next(batch["t"] for batch in updating(folder, who) if batch["t"] > again_s)
-    return Found(max(pauses), statistics.median(usual), lost, first - mine[0])
+    return Found(max(pauses), statistics.median(usual) if usual else math.nan, lost, first - again_s)
 
 
 if __name__ == "__main__":

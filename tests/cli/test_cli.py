@@ -77,7 +77,7 @@ def test_compare_shows_all(capfd, tmp_path):
     assert {r["seed"] for r in result["runs"]} == {0, 1}
     assert "mean of 2 seeds" in err
     config = json.loads((tmp_path / "r" / "stale-1" / "config.json").read_text())
-    assert config["parameters"] == {"staleness": 0}
+    assert config["parameters"]["staleness"] == 0
     assert (tmp_path / "r" / "figure.png").exists()
 
 
@@ -105,7 +105,7 @@ def test_list_names_everything(capfd):
     listed = json.loads(out)
     assert code == 0
     assert set(listed) == {"algorithms", "tasks", "fleets"}
-    assert listed["algorithms"]["stale"]["parameters"] == {"staleness": "3"}
+    assert listed["algorithms"]["stale"]["parameters"] == {"staleness": "3", "by_layer": "False"}
     code, out, _ = run(capfd, "list")
     assert code == 0
     for name in (*listed["algorithms"], *listed["tasks"], *listed["fleets"]):

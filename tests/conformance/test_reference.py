@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.conformance.plain import MESSAGE_BYTES, Setting, assert_same, batches, drawn_settings, engine
 from tests.conformance.plain.ring import shares, synchronous
-from tests.conformance.plain.server import NO_BOUND, ParameterServer
+from tests.conformance.plain.server import NO_BOUND, BarrierServer, ParameterServer
 
 common = settings(max_examples=30)
 
@@ -19,6 +19,13 @@ def test_sync_is_the_mean_over_all_workers_behind_a_barrier(setting: Setting) ->
     expected = synchronous(setting)
     assert_same(outcome, events, expected)
     assert batches(events, setting) == expected.sizes
+
+
+@common
+@given(drawn_settings())
+def test_sync_through_a_server_waits_there_for_all_workers(setting: Setting) -> None:
+    outcome, events = engine(setting, "sync", via="servers")
+    assert_same(outcome, events, BarrierServer(setting).run())
 
 
 @common

@@ -33,6 +33,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "abs-exact": ("abs", {"target_batch": 30}),
     "acco-capped": ("acco", {"max_batch": 48}),
     "acco-exact": ("acco", {"target_batch": 30}),
+    "sync-served": ("sync", {"via": "servers"}),
     "balanced-at-once": ("balanced", {"smoothing": 1.0, "tolerance": 0.0}),
     "abs-equal-time": ("abs", {"micro": "equal-time", "lr_rule": "linear", "smoothing": 0.5}),
     "acco-equal-time": ("acco", {"micro": "equal-time", "lr_rule": "sqrt", "smoothing": 1.0}),

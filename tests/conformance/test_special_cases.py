@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from ownpace.core.blocks.paces import divide
 from ownpace.core.contract.events import Compute, Update
 from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Contribution, Gradient
-from ownpace.fleet import Fleet, Machine, Slowdown, paces
+from ownpace.fleet import Fleet, Machine, ServerMachine, Slowdown, paces
 from ownpace.report import summarize
+from ownpace.tasks import Digits
 from ownpace.testing import simulate
 
 
@@ -36,6 +38,24 @@ def test_sync_does_not_care_how_a_batch_is_cut():
     # A cut batch draws its samples in another order among the workers, but the union is the same.
     _, cut = times_and_values("sync", fleet, micro_batch=8)
     torch.testing.assert_close(whole, cut, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_servers", [1, 3])
+def test_sync_through_servers_learns_what_it_learns_through_a_ring(num_servers):
+    fleet = paces(4000, 2000, 1000, 1000, jitter=0.3)
+    served = replace(fleet, server=(ServerMachine(),) * num_servers)
+    # By shards: who takes which samples from the queue is a matter of time.
+    job: dict[str, Any] = {"momentum": 0.9, "lr": 0.03, "sampling": "shards", "task": Digits(), "samples": 600}
+    (ring, _), (servers, events) = (
+        simulate(make_algorithm("sync", {"via": via}), served, **job) for via in ("ring", "servers")
+    )
+    assert {event.who for event in events if isinstance(event, Update)} == {f"server-{i}" for i in range(num_servers)}
+    for name, values in ring.model.items():
+        torch.testing.assert_close(servers.model[name], values, rtol=1e-4, atol=1e-6)
+    # Waiting for all of them is what backup workers without any backup do.
+    _, without = simulate(make_algorithm("backup", {"backups": 0}), served, **job)
+    made, theirs = ([event for event in of if isinstance(event, Update)] for of in (events, without))
+    assert made == theirs
 
 
 def test_stale_without_slack_is_sync_with_the_sum_in_place_of_the_mean():

@@ -174,6 +174,7 @@ def test_one_worker_is_sequential_sgd_at_full_speed(name):
 
 CERTAIN: dict[str, tuple[str, dict[str, object]]] = {
     "sync": ("sync", {}),
+    "sync-served": ("sync", {"via": "servers"}),
     "balanced": ("balanced", {}),
     "pipe": ("pipe", {}),
     "pace": ("pace", {"micro": "fixed", "max_batch": 2}),  # of each worker one sample, however fast it is

@@ -46,7 +46,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from ownpace.core.blocks.accumulate import accumulate, accumulate_all_but_last
-from ownpace.core.blocks.group_barrier import Gathering, leave
+from ownpace.core.blocks.group_barrier import leave, step_together
 from ownpace.core.blocks.push_pull import pull, push, push_by_layer
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
@@ -162,13 +162,7 @@ class OdSgd(Algorithm):
         return gradient
 
     async def server(self, me: Server) -> None:
-        gathering = Gathering()
-        while True:
-            gathered = gathering.take(await me.receive())
-            if gathered is not None:
-                me.step(gathered.total)
-                for worker in gathered.workers:
-                    me.send(worker, me.parameters)
+        await step_together(me)
 
 
 class GlobalUpdate(Protocol):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import typer
@@ -14,13 +16,17 @@ from ownpace.cli import options
 from ownpace.cli.logs import show_logs
 from ownpace.cli.progress import Live
 from ownpace.cli.show import draw, show_remarks
-from ownpace.core.contract.errors import InputError
-from ownpace.engines import is_main_process, num_ranks
+from ownpace.core.contract.errors import InputError, OwnpaceError
+from ownpace.core.learning.state_file import StateFile
+from ownpace.engines import is_main_process, is_next_in_line, num_ranks
 from ownpace.report.outline import RunOutline
 from ownpace.report.table import comparison_table
 from ownpace.run import Config, Result, execute
+from ownpace.run.again import started_again
+from ownpace.run.checkpoints import Checkpoints, readable
 from ownpace.run.names import label
 from ownpace.run.place import FIGURE
+from ownpace.run.recording import go_on_from
 from ownpace.run.resume import Resumption, find_resumption
 
 
@@ -49,7 +55,11 @@ def train(
     show_logs(verbose)
     if insecure:  # of this start, not of the run: no configuration file should say it
         os.environ["OWNPACE_INSECURE"] = "1"
-    resumption = _resumption(resume, config, given)
+    again = started_again(out)
+    if again is not None and again.resumption is not None:
+        resumption: Resumption | None = again.resumption
+    else:
+        resumption = _resumption(resume, config, given)
     described = given.config(config) if resumption is None else resumption.config
     name = label(described.algorithm)
     out = resumption.run if out is None and resumption is not None else out
@@ -58,9 +68,10 @@ def train(
         raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
     folder = options.folder_for(out, name, label(described.task))
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
-        error = execute(described, folder, resumption=resumption).error
+        with _speaking_for_the_first(folder):
+            error = execute(described, folder, resumption=resumption).error
         raise SystemExit(0 if error is None else error.exit_code)
-    result, outline = _run(described, folder, resumption, overwrite=overwrite)
+    result, outline = _run(described, folder, resumption, overwrite=overwrite or again is not None)
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     else:
@@ -69,6 +80,22 @@ def train(
         if (hint := result.how_to_go_on()) is not None:
             typer.echo(f"ownpace: {hint}", err=True)
         raise result.error
+
+
+@contextmanager
+def _speaking_for_the_first(folder: Path) -> Iterator[None]:
+    """If rank 0 is gone, which speaks for the run, the next one says so, and how to go on."""
+    try:
+        yield
+    except OwnpaceError as error:
+        if error.blame == "rank 0" and is_next_in_line():
+            error.told = False
+            whole = (
+                path for path, found in readable(Checkpoints(folder).newest_first()) if isinstance(found, StateFile)
+            )
+            for checkpoint in islice(whole, 1):
+                typer.echo(f"ownpace: {go_on_from(checkpoint)}", err=True)
+        raise
 
 
 def _run(config: Config, folder: Path, resumption: Resumption | None, *, overwrite: bool) -> tuple[Result, RunOutline]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate
 
 from ownpace.core.contract.values import Shard
@@ -15,14 +15,19 @@ class LayerTimes:
     """The buckets of a model's layers, and their shares of the time of a gradient."""
 
     def __init__(self, task: Task, layout: Layout) -> None:
+        self._task = task
         self._layout = layout
-        # Of all layers before each, and of all: the backward pass comes from the other end.
-        self._before = [0.0, *accumulate(work_shares(task, layout))]
         self.buckets = cache(self._buckets)
         """Of a shard, the lowest layers first."""
 
     def _buckets(self, shard: Shard) -> tuple[LayerBucket, ...]:
         return layer_buckets(self._layout, shard)
+
+    # On first use: it takes a forward pass.
+    @cached_property
+    def _before(self) -> list[float]:
+        """Of each layer, the work of those before it; and at the end, of all."""
+        return [0.0, *accumulate(work_shares(self._task, self._layout))]
 
     def forward(self, bucket: LayerBucket) -> float:
         """The share of a gradient's time in which the forward pass goes through these layers."""

@@ -36,6 +36,9 @@ class Network:
     latency_s: float = 1e-4
     between: Between | None = None
     """None: sites are linked as well as the machines of one site."""
+    prescribed: bool = False
+    """Whether processes hold messages to and from servers back until they would have arrived on such links. Without
+    it, only the virtual engine looks at bandwidths, and processes have the network that there is."""
 
     def __post_init__(self) -> None:
         positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)

@@ -15,6 +15,7 @@ from ownpace.core.contract.events import Event
 from ownpace.core.learning.task import Task
 from ownpace.engines import ENGINES, Job, Outcome, is_main_process
 from ownpace.engines.job import OnProgress
+from ownpace.run.again import note_failure, started_again
 from ownpace.run.checkpoints import Checkpoints, CheckpointWriter
 from ownpace.run.config import Config, help_of
 from ownpace.run.folder import RunFolder
@@ -79,7 +80,9 @@ def _written(result: Result, outcome: Outcome, folder: RunFolder | ResumedFolder
     if result.error is not None and folder.keep_earlier():
         return replace(result, folder=None)
     missing = folder.write_result(result.as_dict(), outcome.model)
-    return result if missing is None else replace(result, error=result.error or missing)
+    result = result if missing is None else replace(result, error=result.error or missing)
+    note_failure(folder.path, result.error)
+    return result
 
 
 def _folder(
@@ -171,9 +174,12 @@ def train(
         if name not in known:
             raise unknown("argument", name, known)
     folder = None if out is None else Path(out)
-    if resume is None:
+    again = started_again(folder)
+    if again is not None and again.resumption is not None:
+        result = execute(again.resumption.config, folder, resumption=again.resumption)
+    elif resume is None:
         make: Callable[..., Config] = Config
-        result = execute(make(**fields), folder, overwrite=overwrite)
+        result = execute(make(**fields), folder, overwrite=overwrite or again is not None)
     else:
         found = find_resumption(resume, fields)
         result = execute(found.config, folder or found.run, overwrite=overwrite, resumption=found)

@@ -16,6 +16,7 @@ from torch import Tensor
 from ownpace.core.contract.errors import InputError, NotWritten
 from ownpace.core.contract.events import End, Evaluation, Event, Run
 from ownpace.core.whole_file import whole_file, write_text
+from ownpace.run.again import write_starter
 from ownpace.run.checkpoints import Checkpoints
 from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import EventLog, Position
@@ -110,6 +111,7 @@ class RunFolder:
             return
         try:
             config.save(self._place / CONFIG)
+            write_starter(self._place)
         except OSError as error:
             raise InputError(f"the folder {self.path} cannot be written: {error}; choose another with --out") from None
 

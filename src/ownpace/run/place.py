@@ -18,7 +18,9 @@ from ownpace.run.config import CONFIG
 MODEL, SUMMARY, FIGURE = "model.safetensors", "summary.json", "figure.png"
 LOGS, CHECKPOINTS = "logs", "checkpoints"
 COMPARISON = "comparison.json"
-_FILES = (CONFIG, EVENTS, MODEL, SUMMARY, FIGURE)
+STARTED = "torchrun.json"
+"""Which torchrun started the run, if one did."""
+_FILES = (CONFIG, EVENTS, MODEL, SUMMARY, FIGURE, STARTED)
 _LARGEST_MARK = 1 << 27
 _ANOTHER = "choose another folder with --out"
 

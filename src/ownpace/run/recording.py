@@ -39,12 +39,17 @@ class Result:
         # One that diverged would do so again.
         if self.error is None or isinstance(self.error, DivergenceError) or self.checkpoint is None:
             return None
-        run = self.checkpoint.parent.parent
-        return f"go on from sample {samples_of(self.checkpoint):,} with: ownpace train --resume {shlex.quote(str(run))}"
+        return go_on_from(self.checkpoint)
 
     def as_dict(self) -> dict[str, object]:
         """The summary and the wall-clock time, ready for JSON."""
         return {**self.summary.as_dict(), "wall_seconds": self.wall_seconds, "out": self.folder and str(self.folder)}
+
+
+def go_on_from(checkpoint: Path) -> str:
+    """What to do after a run that ended early."""
+    run = checkpoint.parent.parent
+    return f"go on from sample {samples_of(checkpoint):,} with: ownpace train --resume {shlex.quote(str(run))}"
 
 
 class Recording:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ownpace.core.contract.errors import InputError, NotWritten
 from ownpace.core.contract.event_file import EVENTS, segments
 from ownpace.core.contract.events import End, Event, from_line
+from ownpace.run.again import write_starter
 from ownpace.run.checkpoints import Checkpoints
 from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import EventLog, Position
@@ -81,6 +82,7 @@ class ResumedFolder:
             self._events = _events(self._from, self._limit_bytes)
             if self._config is not None and saved_fields(self._config) != saved_content(self.path / CONFIG):
                 self._config.save(self.path / CONFIG)
+            write_starter(self.path)
         return self._events
 
     def discard(self) -> None:

@@ -82,10 +82,10 @@ def counting() -> OptimizerSpec:
     return OptimizerSpec(custom=CountingOptimizer)
 
 
-def miscounted(state: PlainState, size: int, seed: int = 0) -> list[str]:
+def miscounted(state: PlainState, size: int, seed: int = 0, *, may_drop: bool = False) -> list[str]:
     """Which samples the parameters of a checkpoint have learnt from more or less often than its queue says, in words.
 
-    The queue's places that are not left have been dealt and learnt from, each once.
+    The queue's places that are not left have been dealt and learnt from, each once; `may_drop`: at most once.
     """
     left = cast(Sequence[Places], state["left"])
     replicas = cast(Sequence[dict[str, Tensor]], state["replicas"])
@@ -101,7 +101,7 @@ def miscounted(state: PlainState, size: int, seed: int = 0) -> list[str]:
     return [
         f"sample {index} of layer {layer} was learnt from {int(counts[index])} times instead of {int(expected[index])}"
         for layer, counts in enumerate(found)
-        for index in (counts != expected).nonzero().flatten().tolist()
+        for index in (counts > expected if may_drop else counts != expected).nonzero().flatten().tolist()
     ]
 
 

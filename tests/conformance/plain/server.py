@@ -144,3 +144,23 @@ class ParameterServer(ServerLoop):
             if self.over or self.clocks[waiting] - min(self.clocks) <= self.bound:
                 self.waiting.remove(waiting)
                 self.answer(now, waiting)
+
+
+class BarrierServer(ServerLoop):
+    """Sync-SGD through a server: one update for the pushes of all workers, and then answers to all, by rank."""
+
+    farewell_bytes = 16  # two numbers
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.pushed: set[int] = set()
+
+    def arrived(self, now: float, rank: int) -> None:
+        self.pushed.add(rank)
+        ranks = range(self.setting.num_workers)
+        if len(self.pushed) == len(ranks):
+            self.pushed.clear()
+            samples = self.setting.batch_size * len(ranks)
+            self.update(now, torch.stack(self.sums).sum(0) / samples, samples, staleness=0)
+            for each in ranks:
+                self.answer(now, each)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from ownpace.core.contract.roles import Worker
+from ownpace.core.contract.roles import Server, Worker
 from ownpace.core.contract.values import Address, Gradient, Message, union
 
 
@@ -64,4 +64,15 @@ class Gathering:
         return Gathered(group, workers, total)
 
 
-__all__ = ["Gathered", "Gathering", "leave"]
+async def step_together(me: Server) -> None:
+    """What a server does in lock-step: wait for all workers, make one update, and answer all of them."""
+    gathering = Gathering()
+    while True:
+        gathered = gathering.take(await me.receive())
+        if gathered is not None:
+            me.step(gathered.total)
+            for worker in gathered.workers:
+                me.send(worker, me.parameters)
+
+
+__all__ = ["Gathered", "Gathering", "leave", "step_together"]

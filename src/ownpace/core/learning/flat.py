@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.cuda_graphs import CapturedGradients
+from ownpace.core.learning.layer_needs import LayerNeeds, OnNeed
 from ownpace.core.learning.task import Task
 
 Buffers = list[Tensor]
@@ -178,8 +180,14 @@ class FlatModel:
         out: Tensor,
         plus: Tensor | None,
         on_layer: Callable[[int], None],
+        on_need: OnNeed | None = None,
+        on_loss: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
-        """The same, into `out`, added to `plus`; `on_layer` is called with each layer as soon as it is ready."""
+        """The same, into `out`, added to `plus`; `on_layer` is called with each layer as soon as it is ready.
+
+        With `on_need`, parameters may change until they are needed: it is called before the forward pass uses a layer.
+        `on_loss` is called between the two passes.
+        """
         self._by_layer = by_layer = _ByLayer(
             self.layout.views(out), None if plus is None else self.layout.views(plus), on_layer
         )
@@ -188,8 +196,11 @@ class FlatModel:
             self._hooked = True
             for index, parameter in enumerate(self._parameters):
                 parameter.register_post_accumulate_grad_hook(partial(self._ready, index))
-        loss, seed = self._forward(inputs, targets)
         try:
+            with nullcontext() if on_need is None else self._needs.told(on_need):
+                loss, seed = self._forward(inputs, targets)
+            if on_loss is not None:
+                on_loss(loss.detach())
             # Not torch.autograd.grad, which `gradient` uses: it does not call post-accumulate hooks.
             loss.backward(seed)
         finally:
@@ -199,11 +210,17 @@ class FlatModel:
             by_layer.take(index, None)
         return loss.detach()
 
+    @cached_property
+    def _needs(self) -> LayerNeeds:
+        return LayerNeeds(self.module, self._parameters)
+
     def _ready(self, index: int, parameter: Tensor) -> None:
         if self._by_layer is not None:
-            self._by_layer.take(index, parameter.grad)
-            # At once: otherwise all gradients would be in memory twice, and the next pass would add to them.
+            gradient = parameter.grad
+            # At once: otherwise all gradients would be in memory twice, and the next pass would add to them. Before it
+            # is handed on: that may end the pass with an error.
             parameter.grad = None
+            self._by_layer.take(index, gradient)
 
     def _forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss, and what to begin the backward pass with."""

@@ -133,7 +133,7 @@ def _make_equal(simulation: Simulation, servers: Sequence[VirtualServer], surviv
             worker.begin_at(first.committed)
             progress = first.progress
             worker.progress.begin_at(progress.samples, progress.versions, progress.ahead)
-    if servers and simulation.real:
+    if servers:
         # Shards may have parted: what a machine sent before it was cut off may have reached some of the servers only,
         # and one of them may have come back as it was. A sample counts if any server has learnt from it.
         counts = [server.progress for server in servers]

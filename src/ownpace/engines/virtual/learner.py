@@ -136,7 +136,7 @@ class VirtualLearner:
         self._before = None
         progress, simulation = self.progress, self.simulation
         staleness = progress.made_update(gradient, advance)
-        if simulation.real:
+        if simulation.accounted:
             simulation.accounts.made_update(self.address.shard.index, progress.version, gradient)
         simulation.on_update(self, gradient.samples, staleness)
 

@@ -320,7 +320,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         versions = self.progress.versions if at is None else self.progress.versions_at(at)
         computed = VirtualGradient(total, samples, versions, loss, end - start, NO_NOTES)
         computed.computed = samples
-        if simulation.real:
+        if simulation.accounted:
             computed.sources = ((self.rank, samples),)
         if plus is not None:
             computed.add(plus)

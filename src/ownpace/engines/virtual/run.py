@@ -242,11 +242,8 @@ class VirtualRun:
         """Let the last sums count what is in the model, where a server is gone that would have been restored."""
         servers = self._generation.servers
         if servers and self._faults.servers_back_s:
-            progress = servers[0].progress
-            samples = progress.samples
-            if self.simulation.real:
-                samples = self.simulation.accounts.samples([server.progress.version for server in servers])
-            self._monitor.go_back(progress.version, samples)
+            versions = [server.progress.version for server in servers]
+            self._monitor.go_back(versions[0], self.simulation.accounts.samples(versions))
 
     def _cannot_go_on(self, error: InputError) -> OwnpaceError:
         """Some settings fit one number of workers only: no mistake of the user's, once a machine has died."""

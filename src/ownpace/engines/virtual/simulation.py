@@ -62,6 +62,8 @@ class Simulation:
         self.detail = job.detail
         self.real = not job.timing_only
         """Whether there are gradients, or only times."""
+        self.accounted = self.real or bool(job.fleet.fault)
+        """Whether it is known whose samples are in the parameters: of times alone, only where machines may die."""
         self.clock = Clock()
         self.budget: float = job.samples or math.inf
         """Samples after which this generation is over."""

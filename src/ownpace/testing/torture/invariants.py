@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ import torch
 
 from ownpace.core.contract.events import Compute, End, Fault, Generation, Load, Run, Transfer, Update
 from ownpace.engines.virtual.faults import RESTART_S, SILENCE_S
+from ownpace.fleet import Between, Network
 from ownpace.testing.torture.evidence import Complaints, Evidence
 from ownpace.testing.torture.parameters import (
     applies_every_sample_once,
@@ -164,8 +166,7 @@ def never_stands_still(run: Evidence) -> Complaints:
     marks = [event.t for event in run.of(Generation)]
     for fault in faults:
         marks += [fault.at_s, fault.back_at_s or fault.at_s, fault.at_s + RESTART_S, fault.at_s + SILENCE_S]
-    nbytes = run.header.parameter_bytes
-    regroup_s = nbytes / network.bandwidth_bytes_per_s + (4 + run.most_workers) * network.latency_s
+    regroup_s = _regroup_s(run.header.parameter_bytes, run.most_workers, network)
     spans = [(e.t, e.until) for e in run.events if isinstance(e, Compute | Load | Transfer)]
     at, tiny = 0.0, TINY * max(1.0, run.end.t)
     for start, until in sorted([*(span for span in spans if span[0] < run.end.t), (run.end.t, run.end.t)]):
@@ -175,6 +176,13 @@ def never_stands_still(run: Evidence) -> Complaints:
         if start - since > (2 * regroup_s if near else 0.0) + tiny:
             yield f"nothing happened from {since:.6g} s to {start:.6g} s"
         at = max(at, min(until, run.end.t))
+
+
+def _regroup_s(nbytes: int, most_workers: int, network: Network) -> float:
+    """At most so long: between sites it takes longer."""
+    between = network.between or Between()
+    slowest = min(network.bandwidth_bytes_per_s, between.bandwidth_bytes_per_s or math.inf)
+    return nbytes / slowest + (4 + most_workers) * (network.latency_s + between.latency_s)
 
 
 INVARIANTS: dict[str, Callable[[Evidence], Complaints]] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.task import Task
 from ownpace.engines import Job
-from ownpace.fleet import Fleet, Machine, Network, PlannedFault, ServerMachine, Slowdown
+from ownpace.fleet import Between, Fleet, Machine, Network, PlannedFault, ServerMachine, Slowdown
 from ownpace.testing.torture.draws import Draws
 from ownpace.testing.torture.faults import draw_faults
 from ownpace.testing.torture.moments import sharpen
@@ -52,6 +52,7 @@ class Scenario:
             f"{self.subject.algorithm}",
             f"workers: {', '.join(_machine(worker.name, worker.machine) for worker in fleet.workers)}",
             f"network: {network.bandwidth_bytes_per_s:g} bytes/s, latency {network.latency_s:g} s"
+            + (f"; between sites {_between(network.between)}" if network.between is not None else "")
             + (f"; {len(job.servers)} servers" if job.servers else ""),
             f"{_end(job)}; batches of {job.batch_size} in pieces of {job.micro_batch or job.batch_size}; "
             f"{len(job.task.train_samples())} samples of data, sampling {job.sampling}; "
@@ -74,7 +75,12 @@ def _machine(name: str, machine: Machine) -> str:
     words = f"{name} {machine.samples_per_s:g}/s"
     words += f" ±{machine.jitter:g}" if machine.jitter else ""
     words += f" loads {machine.io_s_per_sample:g} s" if machine.io_s_per_sample else ""
+    words += f" at {machine.site}" if machine.site else ""
     return words + "".join(f" {slow.factor:g}× slower {slow.from_s:g}–{slow.until_s:g} s" for slow in machine.slowdown)
+
+
+def _between(between: Between) -> str:
+    return f"{between.bandwidth_bytes_per_s:g} bytes/s, latency {between.latency_s:g} s"
 
 
 def _kind(fault: PlannedFault) -> str:
@@ -105,7 +111,7 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
     if job.fleet.fault and draws.chance(0.4):
         job = sharpen(draws, job)
     resumes = draws.share() if job.checkpoint_every is not None and draws.chance(0.6) else None
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         subject=subject,
         job=job,
@@ -114,6 +120,27 @@ def draw_scenario(seed: int, algorithm: TortureSubject | str | None = None, num_
         other_fleet=_other_fleet(draws, job) if resumes is not None and draws.chance(0.4) else None,
         timed=draws.chance(0.1),
     )
+    return _at_sites(draws, scenario) if draws.chance(0.2) else scenario
+
+
+def _at_sites(draws: Draws, scenario: Scenario) -> Scenario:
+    """The same with its machines at two or three sites, and something between these."""
+    num_sites, network = draws.number(2, 3), scenario.job.fleet.network
+    between = Between(
+        bandwidth_bytes_per_s=max(1.0, network.bandwidth_bytes_per_s * draws.between(0.01, 2)),
+        latency_s=draws.one_of(0.0, network.latency_s * draws.between(0.1, 30)),
+    )
+
+    def moved(fleet: Fleet) -> Fleet:
+        machines = [replace(machine, site="abc"[i % num_sites]) for i, machine in enumerate(fleet.machine)]
+        servers = [replace(server, site="abc"[i % 3]) for i, server in enumerate(fleet.server)]
+        return replace(
+            fleet, machine=tuple(machines), server=tuple(servers), network=replace(fleet.network, between=between)
+        )
+
+    other = scenario.other_fleet
+    job = replace(scenario.job, fleet=moved(scenario.job.fleet))
+    return replace(scenario, job=job, other_fleet=None if other is None else moved(other))
 
 
 def _job(draws: Draws, subject: TortureSubject, counts: bool, num_workers: int, takes_s: float) -> Job:

@@ -45,6 +45,8 @@ def draw_subject(draws: Draws, num_workers: int, only: str | None = None) -> Tor
     parameters = _PARAMETERS[name](draws, num_workers)
     if name in _WITH_SERVERS and parameters.get("form") != "all-reduce" and draws.aside(0.4):
         parameters["by_layer"] = True
+    if name == "sync" and draws.aside(0.4):
+        parameters["via"] = "servers"
     algorithm = make_algorithm(name, parameters)
     return described(algorithm, name)
 

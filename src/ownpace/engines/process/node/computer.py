@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ownpace.core.blocks.micro_batch import GRAINS
 from ownpace.core.learning.flat import FlatModel
+from ownpace.core.learning.layer_needs import OnNeed
 from ownpace.core.learning.task import Samples
+from ownpace.engines.layer_times import LayerTimes
 from ownpace.engines.process.node.finite import LARGE
 
 
@@ -53,16 +56,27 @@ class GradientComputer:
         return total if plus is None else total.add_(plus), loss
 
     def compute_by_layer(
-        self, indices: Tensor, out: Tensor, plus: Tensor | None, on_layer: Callable[[int], None]
+        self,
+        indices: Tensor,
+        out: Tensor,
+        plus: Tensor | None,
+        on_layer: Callable[[int], None],
+        on_need: OnNeed | None = None,
+        on_loss: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
-        """The same, into `out`; `on_layer` is called with each layer as soon as it is ready. Returns the mean loss."""
-        loss = self._model.gradient_by_layer(*self._train.pick(indices), out, plus, on_layer)
+        """The same, into `out`, as `FlatModel.gradient_by_layer` says. Returns the mean loss."""
+        loss = self._model.gradient_by_layer(*self._train.pick(indices), out, plus, on_layer, on_need, on_loss)
         self._keep_buffers()
         return loss
 
     def _keep_buffers(self) -> None:
         if self._buffers:  # a module may have replaced some in its forward pass
             self._buffers[:] = self._model.take_buffers()
+
+    @cached_property
+    def layer_times(self) -> LayerTimes:
+        """When layers are needed and ready, at a prescribed pace."""
+        return LayerTimes(self._model.task, self._model.layout)
 
     def warm_up(self, values: Tensor, samples: int) -> None:
         """Compute one gradient that is thrown away, so that what is made on first use exists before time begins."""

@@ -29,9 +29,6 @@ class Orders:
     goes_on: bool = False
     """Whether the run goes on without ranks that are gone: the hub decides then, and they are no alarm."""
 
-    is_shared: bool = False
-    """Whether `gone` holds for the hub and for the lines between ranks alike: in a user's script, which needs both."""
-
     def raise_alarms(self) -> None:
         """Raise the first alarm, if there is one."""
         if self.alarms:

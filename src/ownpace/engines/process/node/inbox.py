@@ -7,9 +7,10 @@ server or communicator with the first message of it.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Generator, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +19,9 @@ from ownpace.core.contract import events
 from ownpace.core.contract.errors import PeerLost, ReplicasDiffer, WireError
 from ownpace.core.contract.roles import Pending
 from ownpace.core.contract.values import Address, Body, Gradient, Message, Parameters
+from ownpace.core.learning.layer_work import layer_buckets
 from ownpace.engines.process.node.context import NodeContext
+from ownpace.engines.process.node.parts import Assembly, Parts
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.talk.control import (
     ClockAnswer,
@@ -31,6 +34,7 @@ from ownpace.engines.process.talk.control import (
     Stop,
     Welcome,
 )
+from ownpace.engines.process.talk.links import PrescribedLink
 from ownpace.engines.process.talk.regrouping import DeclaredDead, Plan, Regroup
 from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
 from ownpace.engines.progress import Progress
@@ -81,10 +85,18 @@ class Inbox:
         self._listener = listener
         address = context.address
         own = address.shard if address.role == "server" else None
+        sizes = {
+            shard.index: tuple(bucket.stop - bucket.start for bucket in layer_buckets(context.layout, shard))
+            for shard in context.roster.shards
+        }
         self._limits = Limits(
-            context.roster.shards, context.layout.size, context.like.dtype, len(context.roster.workers), own
+            context.roster.shards, context.layout.size, context.like.dtype, len(context.roster.workers), own, sizes
         )
-        self._arrived: deque[tuple[Message, Sequence[float]]] = deque()
+        self._assembly = Assembly(sizes, None if own is None else own.index)
+        links = context.terms.links
+        self.link = None if links is None else PrescribedLink(links, context.address)
+        """Where bandwidths are prescribed."""
+        self._arrived: deque[Come] = deque()
         self._receiving: list[ProcessReceive] = []
         self._controls: deque[tuple[Control, Body]] = deque() if before is None else before._controls
         self._early: list[tuple[str, Packet]] = []
@@ -113,6 +125,9 @@ class Inbox:
         self.loop = loop
         self.told_to_stop = False
         self._arrived.clear()
+        self._assembly.clear()
+        if self.link is not None:
+            self.link.clear()
         self._receiving.clear()
         early, self._early = self._early, []
         for name, packet in early:
@@ -122,9 +137,9 @@ class Inbox:
         """The next message, from any node or from `sender` alone."""
         received = ProcessReceive(self, sender)
         for entry in self._arrived:
-            if received.wants(entry[0]):
+            if received.wants(entry.message):
                 self._arrived.remove(entry)
-                received.message, received.settings = entry
+                received.come = entry
                 return received
         self._receiving.append(received)
         return received
@@ -139,6 +154,8 @@ class Inbox:
         """
         # Before messages: a node that has to give up must not wait for one that will never come.
         self._context.orders.raise_alarms()
+        if self.link is not None:
+            timeout_s = self._look_at_link(self.link, timeout_s)
         while (arrived := self._context.mailbox.receive(timeout_s)) is not None:
             timeout_s = 0.0
             name, packet = arrived[0], unpack_from(*arrived, self._limits)
@@ -146,6 +163,17 @@ class Inbox:
                 self._heed(name, packet.control, packet.body)
             else:
                 self._deliver(name, packet)
+        if self.link is not None:
+            self._look_at_link(self.link, 0.0)
+
+    def _look_at_link(self, link: PrescribedLink, timeout_s: float | None) -> float | None:
+        """Take in what is due on a prescribed link; returns how long to wait, at most, for what is not."""
+        now = self._context.clock.now()
+        for sender, packet in link.due(now):
+            self._take_in(sender.name, packet)
+            timeout_s = 0.0
+        next_s = link.next_s(now)
+        return timeout_s if next_s is None else min(next_s, math.inf if timeout_s is None else timeout_s)
 
     def tick(self) -> None:
         """Look once, and end a server or communicator that is not needed any more."""
@@ -214,22 +242,46 @@ class Inbox:
             if self._listener.restarts and not is_worker and packet.generation >> _LOOP_BITS == self.generation:
                 raise NewLoop
             return
-        context, now = self._context, self._context.clock.now()
-        if name not in context.roster.by_name:
+        sender = self._context.roster.by_name.get(name)
+        if sender is None:
             return  # it takes no part in this generation
+        if self.link is None:
+            self._take_in(name, packet)
+        else:
+            self.link.hold(sender, packet)
+
+    def _take_in(self, name: str, packet: Packet) -> None:
+        """A message of this generation is there."""
+        context, now = self._context, self._context.clock.now()
         if context.reporter.detail and now > 0:
             nbytes = 0 if packet.body is None else packet.body.nbytes
             context.reporter.event(
                 events.Transfer(min(packet.sent_s, now), now, "send", [name, context.address.name], nbytes)
             )
-        body = _on(packet.body, context.like.device)
-        message = Message(context.roster.by_name[name], body, packet.samples, packet.stop, packet.notes)
+        parts = None if packet.num_parts == 1 else self._assembly.take(name, packet)
+        if parts is None:
+            self._hand_over(name, packet, None)
+        elif isinstance(packet.body, Parameters) and packet.part == 0:
+            self._hand_over(name, packet, parts)  # to be used as it arrives
+        elif isinstance(packet.body, Gradient) and parts.is_complete and parts.said is not None:
+            self._hand_over(name, parts.said, parts)
+
+    def _hand_over(self, name: str, packet: Packet, parts: Parts | None) -> None:
+        """Give a message to the oldest receive that wants it, or keep it for the next."""
+        body = packet.body
+        if isinstance(body, Gradient) and parts is not None:
+            body.total = parts.values
+        elif isinstance(body, Parameters) and parts is not None:
+            body.values = parts.values
+        body = _on(body, self._context.like.device) if parts is None or parts.is_complete else body
+        message = Message(self._context.roster.by_name[name], body, packet.samples, packet.stop, packet.notes)
+        come = Come(message, packet.settings, parts)
         for received in self._receiving:
             if received.wants(message):
                 self._receiving.remove(received)
-                received.message, received.settings = message, packet.settings
+                received.come = come
                 return
-        self._arrived.append((message, packet.settings))
+        self._arrived.append(come)
 
     @property
     def newest_loop(self) -> int:
@@ -238,26 +290,35 @@ class Inbox:
         loops = [stamp - (self.generation << _LOOP_BITS) for stamp in stamps if stamp >> _LOOP_BITS == self.generation]
         return max(loops, default=self.loop)
 
-    def took(self, message: Message, settings: Sequence[float], waited_since_s: float | None) -> None:
+    def took(self, come: Come, waited_since_s: float | None = None) -> None:
         """A message was awaited: take in what its sender knew of the run's progress, and its optimizer's settings."""
         if waited_since_s is not None:
             self._context.reporter.waited("message", waited_since_s)
-        self._progress.hear(message.samples, message.stop)
+        self._progress.hear(come.message.samples, come.message.stop)
         # Now, not when it came: others may have come since, and each gradient is stepped with its sender's settings.
-        if settings:
-            self._listener.hear_settings_of_message(settings)
+        if come.settings:
+            self._listener.hear_settings_of_message(come.settings)
 
-    def block(self, received: ProcessReceive) -> float:
-        """Wait until a message has come; returns when the wait began."""
+    def block(self, is_there: Callable[[], bool]) -> float:
+        """Wait until something has come; returns when the wait began."""
         start = self._context.clock.now()
         # A node that is about to wait reports first: it may wait for long, and the hub would think it silent.
         self._context.reporter.maybe_report(start)
         self.look(0.0)
-        while received.message is None:
+        while not is_there():
             self.look(TICK_S)
             if self.released:
                 raise Released
         return start
+
+
+class Come(NamedTuple):
+    """A message that has come, or begun to."""
+
+    message: Message
+    settings: Sequence[float]
+    parts: Parts | None
+    """Of what goes layer by layer: what of it is there."""
 
 
 class ProcessReceive:
@@ -265,25 +326,36 @@ class ProcessReceive:
 
     def __init__(self, inbox: Inbox, sender: Address | None) -> None:
         self._inbox = inbox
-        self._sender = sender
-        self.message: Message | None = None
-        self.settings: Sequence[float] = ()
+        self.sender = sender
+        self.come: Come | None = None
+        self.takes_layers = False
+        """Whether its layers are used as they arrive: it need only have begun to come."""
 
     def wants(self, message: Message) -> bool:
         """Whether this message is what is awaited here."""
-        return self._sender is None or message.sender is self._sender
+        return self.sender is None or message.sender is self.sender
+
+    def is_there(self) -> bool:
+        """Whether it has come, as far as is wanted."""
+        come = self.come
+        return come is not None and (self.takes_layers or come.parts is None or come.parts.is_complete)
+
+    @property
+    def message(self) -> Message | None:
+        """The message, once it is there."""
+        return self.come.message if self.come is not None and self.is_there() else None
 
     @property
     def done(self) -> bool:
-        if self.message is None:
+        if not self.is_there():
             self._inbox.look(0.0)
-        return self.message is not None
+        return self.is_there()
 
     def __await__(self) -> Generator[object, None, Message]:
-        since = self._inbox.block(self) if self.message is None else None
-        assert self.message is not None
-        self._inbox.took(self.message, self.settings, since)
-        return self.message
+        since = None if self.is_there() else self._inbox.block(self.is_there)
+        assert self.come is not None
+        self._inbox.took(self.come, since)
+        return self.come.message
         # Never reached: it makes this a generator, which is what `await` needs.
         yield
 

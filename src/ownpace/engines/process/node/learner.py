@@ -160,10 +160,17 @@ class LearnerState:
 
     def place(self, parameters: Parameters) -> None:
         """Take over what a server sent."""
+        self.held.place(parameters.values, parameters.shard)
+        self.has_placed([parameters])
+
+    def has_placed(self, all_parameters: Sequence[Parameters]) -> None:
+        """What servers sent is in its places."""
+        if not all_parameters:
+            return
         self._away_from = None
         self._used = None  # a server knows how many samples are in its parameters, not whose they were
-        self.held.place(parameters.values, parameters.shard)
-        self._progress.placed(parameters)
+        for parameters in all_parameters:
+            self._progress.placed(parameters)
         self.on_progress(0)
         if self._marks.passed(self._progress.samples):
             self.show(final=False)

@@ -88,6 +88,9 @@ class Brought(NamedTuple):
 class LoopGradients:
     """The worker's source of gradients: it notes what is asked for, and the loop answers."""
 
+    takes_layers = False
+    """A user's model has all its parameters before its forward pass: hooks on it would be seen by torch.compile."""
+
     def __init__(self, worker: ProcessWorker) -> None:
         self._worker = worker
         self.asked: LoopGradient | None = None

@@ -15,6 +15,7 @@ from torch import Tensor
 from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.roles import Pending
 from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, Notes, Parameters
+from ownpace.core.learning.layer_work import layer_buckets
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox, ProcessReceive, taken
 from ownpace.engines.process.node.learner import LearnerState
@@ -52,6 +53,16 @@ class ProcessNode:
     def send(self, to: Address, body: Body | Pending[Gradient] = None, **notes: float) -> None:
         self.finish_asked()
         assert isinstance(body, Gradient | Parameters | Tensor | None), "only a worker has gradients to be computed"
+        if not isinstance(body, Parameters) or not body.by_layer:
+            self.post(to, body, notes)
+            return
+        buckets = layer_buckets(self.context.layout, body.shard)
+        for part, bucket in enumerate(buckets):
+            start, stop = bucket.start - body.shard.start, bucket.stop - body.shard.start
+            self.post(to, Parameters(body.values[start:stop], body.version, body.shard), notes, part, len(buckets))
+
+    def post(self, to: Address, body: Body, notes: Notes, part: int = 0, num_parts: int = 1) -> None:
+        """Send a message, or one bucket of layers of it."""
         packet = Packet(
             body,
             notes,
@@ -60,7 +71,11 @@ class ProcessNode:
             self.context.clock.now(),
             tuple(self.settings()),
             self.inbox.stamp,
+            part,
+            num_parts,
         )
+        if self.inbox.link is not None:
+            self.inbox.link.leave(packet)
         self.context.mailbox.send(to.name, packet)
 
     def receive(self, sender: Address | None = None) -> Pending[Message]:
@@ -180,6 +195,9 @@ class ProcessServer(ProcessNode):
 class GradientSource(Protocol):
     """How a worker gets its gradients: it computes them itself, or a user's loop does."""
 
+    takes_layers: bool
+    """Whether it can begin a gradient before all its parameters have come."""
+
     def load(self, samples: int) -> Pending[Batch]:
         """Draw and load samples."""
 
@@ -257,7 +275,7 @@ class ProcessWorker(ProcessNode):
         plus: Gradient | None = None,
     ) -> Pending[Gradient]:
         self.finish_asked()
-        if at is None:
+        if at is None and not self.source.takes_layers:
             self._settle()
         if batch is not None:
             samples = batch.samples
@@ -295,13 +313,24 @@ class ProcessWorker(ProcessNode):
         self.finish_asked()
         if isinstance(parameters, Parameters):
             self.learner.place(parameters)
-        else:
-            self._arriving.append(parameters)
+            return
+        self._arriving.append(parameters)
+        if isinstance(parameters, ProcessReceive):
+            parameters.takes_layers = self.source.takes_layers and parameters.sender in self.servers.members
+
+    def take_arriving(self) -> list[ProcessReceive]:
+        """The messages whose layers are to be put in their places by a gradient, which waits for them."""
+        layered = [each for each in self._arriving if isinstance(each, ProcessReceive) and each.takes_layers]
+        self._arriving = [each for each in self._arriving if each not in layered]
+        self._settle()
+        return layered
 
     def _settle(self) -> None:
         """Wait for the parameters that were handed over before they had come."""
         arriving, self._arriving = self._arriving, []
         for received in arriving:
+            if isinstance(received, ProcessReceive):
+                received.takes_layers = False  # no gradient uses them as they come: all of it is waited for
             self.learner.place(taken(received).parameters)
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:

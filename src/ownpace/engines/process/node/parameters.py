@@ -37,6 +37,9 @@ class HeldParameters(Protocol):
     def place(self, values: Tensor, shard: Shard) -> None:
         """Overwrite those of a shard."""
 
+    def room(self) -> Tensor:
+        """The vector itself, for a server's parameters to be written to it as they arrive."""
+
     def overwrite(self, values: Tensor) -> None:
         """Overwrite all of them; the optimizer keeps its state."""
 
@@ -122,12 +125,15 @@ class FlatParameters:
         self._states = {int(memory): self._optimizer.of_layers(state) for memory, state in states.items()}
 
     def place(self, values: Tensor, shard: Shard) -> None:
+        self.room()[shard.start : shard.stop] = values
+
+    def room(self) -> Tensor:
         if self._handed_out:
             self.values = self.values.clone()
             self._handed_out = False
-        self.values[shard.start : shard.stop] = values
-        # A server made these parameters: momentum of earlier local steps does not belong to them.
+        # A server makes these parameters: momentum of earlier local steps does not belong to them.
         self._states = {}
+        return self.values
 
     def overwrite(self, values: Tensor) -> None:
         self.values = values

@@ -6,6 +6,7 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from ownpace.core.contract.roles import Pending
@@ -15,6 +16,7 @@ from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
 from ownpace.engines.process.node.inbox import TICK_S, ProcessReceive
+from ownpace.engines.process.node.layered_pass import BackwardPass, ForwardPass, LayerPace, Push
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 from ownpace.engines.processor import Processor
@@ -36,8 +38,10 @@ class ProcessGradient:
     gradient: Gradient | None = None
     end_s: float = 0.0
     """When the prescribed time for it is over."""
-    pushes: list[tuple[Address, Notes]] = field(default_factory=list)
+    pushes: list[Push] = field(default_factory=list)
     """To whom it goes as soon as it is computed."""
+    arriving: list[ProcessReceive] = field(default_factory=list)
+    """Parameters that it is to be computed at, and that have yet to come."""
 
     @property
     def done(self) -> bool:
@@ -92,6 +96,7 @@ class TaskGradients:
         self._queue = GpuQueue(self._device, lead_s=_LEAD_S if computer.replays else math.inf)
         self._asked: ProcessGradient | None = None
         self._overslept_s = 0.0
+        self.takes_layers = not computer.replays
         worker.learner.on_stepped = self._keep_pace_of_updates
 
     # ---- what an algorithm asks for ----
@@ -106,6 +111,8 @@ class TaskGradients:
     def ask(self, samples: int, at: Parameters | None, batch: Batch | None, plus: Gradient | None) -> ProcessGradient:
         versions = self._worker.progress.versions_at(at)
         self._asked = ProcessGradient(self, samples, at, batch, plus, versions)
+        if at is None and self.takes_layers:
+            self._asked.arriving = self._worker.take_arriving()
         return self._asked
 
     def hand_over(self, asked: Pending[Gradient], group: Group) -> Pending[Gradient]:
@@ -115,6 +122,8 @@ class TaskGradients:
             assert asked.gradient is not None
             return self._worker.all_reduce(asked.gradient, group)
         self._asked = None
+        if asked.arriving:
+            return self._worker.all_reduce(self._compute_by_layer(asked), group)
         sums = self._worker.sums
         collectives = sums.of(group)
         buffer = collectives.buffer()
@@ -157,6 +166,9 @@ class TaskGradients:
     def finish_asked(self) -> None:
         if self._asked is not None:
             asked, self._asked = self._asked, None
+            if self.takes_layers and (asked.arriving or asked.pushes):
+                asked.gradient = self._compute_by_layer(asked)
+                return
             asked.gradient = self._compute(asked, None)
             self._send(asked)
 
@@ -205,7 +217,41 @@ class TaskGradients:
         total, loss = self._computer.compute(indices, self._worker.learner.held.values, plus, out)
         return self._end(asked, begun, total, loss)
 
-    def _begin(self, asked: ProcessGradient) -> tuple[float, Tensor]:
+    def _compute_by_layer(self, asked: ProcessGradient) -> Gradient:
+        """Compute what was asked for as its parameters come, and send it as its layers are ready."""
+        worker, plus = self._worker, asked.plus
+        ready, indices = self._draw(asked)
+        work_s = 0.0 if self._processor is None else self._processor.work_s(asked.samples)
+        self._overslept_s, overslept = 0.0, self._overslept_s
+        pace = LayerPace(self._processor, self._computer.layer_times, ready - overslept, work_s)
+        forward = ForwardPass(worker, asked.arriving, pace, self.keep_pace)
+        # The vector into which parameters are put as they come.
+        values = forward.values if asked.at is None else asked.at.values
+        self._computer.bind(values, indices)
+        total = torch.empty_like(worker.learner.held.values)
+        losses: list[Tensor] = []
+
+        def turn(loss: Tensor) -> None:
+            forward.finish()
+            if asked.arriving:
+                asked.versions = worker.progress.versions
+            losses.append(loss)
+
+        def known() -> Gradient:
+            return self._known(asked, total, losses[0], self.clock.now() - begun - forward.waited_s)
+
+        pushes, asked.pushes = asked.pushes, []
+        backward = BackwardPass(worker, pushes, total, known, pace, self.keep_pace)
+        self._stopwatch.start()
+        begun = self.clock.now()
+        loss = self._computer.compute_by_layer(
+            indices, total, None if plus is None else plus.total, backward.layer_is_there, forward.need, turn
+        )
+        asked.end_s = pace.end_s
+        return self._end(asked, begun, total, loss, forward.waited_s)
+
+    def _draw(self, asked: ProcessGradient) -> tuple[float, Tensor]:
+        """When samples are loaded, and which."""
         ready = start = self.clock.now()
         if asked.batch is None:
             indices = self._sampler.draw(self._worker.rank, asked.samples)
@@ -214,6 +260,10 @@ class TaskGradients:
                 self._reporter.loaded(start, ready, asked.samples)
         else:
             indices = asked.batch.indices
+        return ready, indices
+
+    def _begin(self, asked: ProcessGradient) -> tuple[float, Tensor]:
+        ready, indices = self._draw(asked)
         if self._processor is not None:
             # What was overslept before is credited here, so that paces hold on average.
             self._overslept_s, overslept = 0.0, self._overslept_s
@@ -223,17 +273,23 @@ class TaskGradients:
         self._stopwatch.start()
         return ready, indices
 
-    def _end(self, asked: ProcessGradient, begun: float, total: Tensor, loss: Tensor) -> Gradient:
+    def _end(
+        self, asked: ProcessGradient, begun: float, total: Tensor, loss: Tensor, waited_s: float = 0.0
+    ) -> Gradient:
         # First of all: nothing below counts as computing.
-        seconds = self._stopwatch.stop(asked.samples)
+        seconds = self._stopwatch.stop(asked.samples) - waited_s
         now = self.clock.now()
         if self._processor is not None and asked.end_s >= now:
             # A prescribed time counts only if it could be kept: a machine that is slower has to show it.
-            seconds = asked.end_s - begun
+            seconds = asked.end_s - begun - waited_s
         if self._device.type == "cuda":  # by the GPU's clock: ours shows how long queueing took
             begun = now - seconds
         self._reporter.computed(begun, max(now, asked.end_s), asked.samples, asked.versions[0])
         self._look_at(total, loss, seconds, now)
+        return self._known(asked, total, loss, seconds)
+
+    def _known(self, asked: ProcessGradient, total: Tensor, loss: Tensor, seconds: float) -> Gradient:
+        """What is known of a gradient."""
         known = loss * asked.samples
         gradient = Gradient(total, asked.samples, asked.versions, known, seconds)
         gradient.sources = ((self._worker.rank, asked.samples),)

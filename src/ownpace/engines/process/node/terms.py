@@ -15,6 +15,7 @@ from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.version import __version__
 from ownpace.engines.job import Job
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
+from ownpace.engines.process.talk.links import PrescribedLinks
 from ownpace.engines.roster import Roster
 
 
@@ -38,6 +39,8 @@ class RunTerms:
     """Samples after which a generation ends in good order, if that is to be."""
     sites: tuple[str, ...] = ()
     """Where each of the workers is; none where all are at one."""
+    links: PrescribedLinks | None = None
+    """Where bandwidths are prescribed, those."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -54,6 +57,7 @@ class RunTerms:
             eval_every=job.evaluations_every,
             detail=job.detail,
             checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
+            links=PrescribedLinks.of(job),
             sites=tuple(worker.machine.site for worker in job.fleet.workers),
         )
 

@@ -98,3 +98,13 @@ def _entry(pid: int, name: str) -> bytes | None:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/{name}").read_bytes()
     return None
+
+
+def started_by() -> str | None:
+    """A name of the agent that started this process, which no other has had since the machine was started."""
+    agent = find_agent()
+    if agent is None:
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    since = (_entry(agent, "stat") or b") ").rpartition(b")")[2].split()[19:20]
+    return f"{boot.read_text().strip() if boot.exists() else ''}/{agent}/{b''.join(since).decode()}"

@@ -144,6 +144,7 @@ class Connection:
         while start.generation != node.context.generation:  # of an attempt that came to nothing
             start, _ = node.inbox.wait_for(Start)
         self.clock.start(start.zero_s)
+        self.mailbox.waits = False  # from now on nodes come and go
         log.info("%s starts generation %s", self.name, node.context.generation)
         self.clock.sleep_until(0.0)
 

@@ -88,6 +88,8 @@ class Generations:
         """Called when a plan has been told: the hub may have something to give, too."""
         self.on_start: Callable[[Plan | None, Roster], None] = _ignore
         """Called when all are prepared, before they are told to start."""
+        self.workers = frozenset(config.terms.workers)
+        """All of the fleet, there or not."""
         self._config = config
         self._tell = tell
         self._restarts = restarts
@@ -134,9 +136,8 @@ class Generations:
 
     def restarts(self, name: str) -> bool:
         """Whether this node is to be started again if it dies."""
-        if self.phase == "closing" or (name not in self.members and name not in self._joining):
-            return False
-        return self._config.on_failure == "restart" or name not in self._config.terms.workers
+        # Also one that has not even said that it is there: it was started again, and died at once.
+        return self.phase != "closing" and (self._config.on_failure == "restart" or name not in self.workers)
 
     def lose(self, name: str) -> None:
         """Go on without this node."""

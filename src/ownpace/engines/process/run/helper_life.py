@@ -21,7 +21,15 @@ from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import FlatParameters
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.connection import Connection
-from ownpace.engines.process.run.life import NodeCounts, await_plan, await_state, drive, give_state, say_farewell
+from ownpace.engines.process.run.life import (
+    NodeCounts,
+    await_plan,
+    await_state,
+    drive,
+    forget_lines,
+    give_state,
+    say_farewell,
+)
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.talk.control import Prepared
 from ownpace.engines.process.talk.regrouping import Plan
@@ -120,6 +128,8 @@ class HelperLife:
     def regroup(self) -> None:
         before = self.node
         before.sums.close(abandon=True)
+        if before.inbox.declared_dead:
+            self._come_back()
         if self._is_running:
             self._counts, self._stage = self._counted(before), 2 * before.inbox.loop
             self._is_running = False
@@ -146,6 +156,14 @@ class HelperLife:
                 self._start()
             raise
         self._start()
+
+    def _come_back(self) -> None:
+        """The others wait for this node to be started again: join them as if it were."""
+        node = self.node
+        node.inbox.declared_dead = False
+        self._is_new, self._is_running = True, False
+        forget_lines(node)
+        self._await_regrouping()
 
     def _next(self, before: ProcessNode, plan: Plan) -> ProcessNode:
         terms, session = self._session.terms, self._session

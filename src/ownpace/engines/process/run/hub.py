@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import (
     InputError,
+    MachineDied,
     NodeFailed,
     OwnpaceError,
     PeerLost,
@@ -90,6 +91,8 @@ class Hub:
         self._refused = False
         self._has_finished = False
         self.restarts = Restarts()
+        self.on_join: Callable[[int], None] = _ignore
+        """Called with the place in the fleet of a worker that was started again or is back, before it is let in."""
         self._silence = SilenceWatch(mailbox)
         self._collector = StateCollector()
         self._had: dict[str, int] = {}
@@ -159,7 +162,7 @@ class Hub:
             return
         restarts = elastic.restarts(name) and self.restarts.ask(name)
         if name not in elastic.members:
-            elastic.lose(name)  # it was about to join, perhaps
+            elastic.lose(name)  # it may have been about to join
             return
         self._warn(error, restarts=restarts)
         if isinstance(error, PeerLost):
@@ -225,6 +228,7 @@ class Hub:
         assert elastic is not None
         assert config is not None
         self._zero_s = elastic.zero_s
+        self.mailbox.waits = False  # from now on nodes come and go
         lost, self._lost_updates = self._lost_updates, 0
         self.journal.begin_generation(roster, plan, elastic.why, self._now(), lost)
         if plan is not None and plan.wants_state and config.on_checkpoint is not None:
@@ -271,12 +275,12 @@ class Hub:
             case ClockRequest():
                 self._tell(ClockAnswer(time.monotonic()), [name])
             case Prepared(generation, checksums) if self._elastic is not None:
+                if name not in self.members | self._elastic.workers:  # a worker has said Hello before
+                    self._renew_line(name)
                 self._check_replicas(partial(self._elastic.take_prepared, name, generation, checksums))
             case Prepared():
                 node.is_prepared = True
-                if all(each.is_prepared for each in self.journal.nodes.values()):
-                    self._zero_s = time.monotonic() + _HEAD_START_S
-                    self._tell(Start(self._zero_s))
+                self._maybe_start()
             case Checksums(version, values):
                 self._check_replicas(partial(self.journal.replicas.take, name, version, values))
             case Ended(checksums):
@@ -302,14 +306,30 @@ class Hub:
     def _join(self, name: str, fingerprint: dict[str, str]) -> None:
         """A worker has been started, or has come back: it joins at the next border."""
         assert self._elastic is not None
-        self.mailbox.drop(name)  # the line to the process that had this name before
-        self._silence.forget(name)
+        if name in self.members:  # the process that had this name is gone, and nobody has noticed
+            gone = MachineDied(f"{name} is gone: it has been started again")
+            gone.blame = name
+            self.lose(gone)
+        self.restarts.cancel(name)  # a process of this name is there
+        self.on_join(self._roster.by_name[name].index)
+        self._renew_line(name)
         known = self.journal.nodes[self._roster.workers.members[0].name].fingerprint or {}
         found = differences([{key: known[key] for key in fingerprint if key in known}, fingerprint])
         if found:
             self._tell(Refuse(do_not_fit(found)), [name])
         elif not self._elastic.welcome(name):
             self._tell(Refuse(f"{name} comes too late: as many workers as may take part do already"), [name])
+
+    def _maybe_start(self) -> None:
+        """In a user's loop: begin, if all are prepared."""
+        if all(each.is_prepared for each in self.journal.nodes.values()):
+            self._zero_s = time.monotonic() + _HEAD_START_S
+            self._tell(Start(self._zero_s))
+
+    def _renew_line(self, name: str) -> None:
+        """Forget the line to the process that had this name before; that it ends now means nothing."""
+        self.mailbox.drop(name)
+        self._silence.forget(name)
 
     def _end_generation(self, name: str, ended: Ended) -> None:
         """A worker has ended: with the last one, the generation has, and perhaps the run."""
@@ -408,3 +428,7 @@ class Hub:
         if self._refused:
             return  # they know why
         self._tell(GiveUp(error.code, str(error)), [name for name in self.members if self.mailbox.knows(name)])
+
+
+def _ignore(index: int) -> None:
+    pass

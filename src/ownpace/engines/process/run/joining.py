@@ -198,7 +198,7 @@ class LoopRun:
 
     def _go_on_from_now_on(self, session: Session, life: LoopLife, stack: ExitStack) -> None:
         """The run has begun: it goes on when ranks die. One whose first loop does not even start has failed."""
-        session.orders.goes_on = session.orders.is_shared = self._options.on_failure != "stop"
+        session.orders.goes_on = self._options.on_failure != "stop"
         self.presence.on_wait = life.settle
         if self.rank == 0 and self.world_size > 1 and session.orders.goes_on:
             back = Readmission(self._rendezvous, self.world_size, lambda: session.orders.gone)

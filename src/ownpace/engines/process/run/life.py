@@ -15,6 +15,7 @@ from ownpace.core.contract.errors import OwnpaceError, PeerLost, SharedMemoryErr
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.process.node.inbox import TICK_S, NewGeneration
 from ownpace.engines.process.node.nodes import ProcessNode
+from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.rendezvous import silence_s
 from ownpace.engines.process.talk.control import Finished, Goodbye
 from ownpace.engines.process.talk.regrouping import Lost, Plan, Standing, StateOutline, StateTensor
@@ -118,6 +119,16 @@ def await_plan(node: ProcessNode, counts: NodeCounts, *, is_new: bool, checksums
     for name in plan.fresh:
         node.context.mailbox.drop(name)  # another process listens under that name now, elsewhere
     return plan
+
+
+def forget_lines(node: ProcessNode) -> None:
+    """Close the lines of a node that was declared dead; the next words to anybody open new ones.
+
+    The hub has ended its end of the old line, and what is said there now would be lost; of the others, some may have
+    been started again meanwhile, and listen elsewhere.
+    """
+    for name in (HUB, *(each.name for each in node.context.terms.roster().nodes)):
+        node.context.mailbox.drop(name)
 
 
 def await_state(node: ProcessNode, generation: int) -> PlainState:

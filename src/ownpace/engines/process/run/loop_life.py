@@ -29,6 +29,7 @@ from ownpace.engines.process.run.life import (
     await_plan,
     await_state,
     await_word,
+    forget_lines,
     give_state,
     say_farewell,
 )
@@ -255,6 +256,7 @@ class LoopLife:
         log.warning("this rank did not answer for %g s, and the others went on without it; it joins anew", silence_s())
         before.inbox.declared_dead = before.restarts = False
         self._is_new, self._is_running, self._stage = True, False, 0
+        forget_lines(before)
         self._parts.rejoin()
         before.restarts = True
         before.context.reporter.say(Prepared())

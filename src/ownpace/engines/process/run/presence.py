@@ -54,6 +54,8 @@ _EXPLAIN_S = 5.0
 """How long a rank that only suffers from the failure of another waits to hear whose it was."""
 _COME_BACK_S = 2.0
 """How long a line may take to be made anew, where a run goes on without those that are gone."""
+_PARTED_S = 60.0
+"""How long rank 0 may be out of reach, where a run goes on: it does so without this rank, which joins anew."""
 _LIMITS = Limits((), 0)
 log = logging.getLogger(__name__)
 
@@ -170,6 +172,12 @@ class Presence:
             self._roll.rejoin(rank)
             acts, ranks = [what for what, _ in self._roll.past], [there for _, there in self._roll.past]
             self._send(rank, Past(acts, ranks, self._roll.fingerprint, self.describe()))
+
+    def is_back(self, rank: int) -> None:
+        """On rank 0: a rank that was stopped, or cut off, takes part again."""
+        with self._changed:
+            for each in (self._gone, self.orders.gone):
+                each.discard(rank)
 
     def check(self) -> None:
         """Raise what has gone wrong, if anything has."""
@@ -311,7 +319,7 @@ class Presence:
                     self._complaints.add(error)
         with self._changed:
             # What the hub has found by now: it hears of some before.
-            heard = self.orders.gone - self._gone if self.orders.is_shared else set[int]()
+            heard = self.orders.gone - self._gone if self.orders.goes_on else set[int]()
             for rank in {*lost, *heard}:
                 self._lose(rank)
             for line in self._roll.late():
@@ -332,7 +340,12 @@ class Presence:
         for name in list(self._suspects):
             if self._mailbox.is_up(name):
                 del self._suspects[name]
-        return [_rank(name) for name, since_s in self._suspects.items() if now > since_s + _COME_BACK_S]
+        return [_rank(name) for name, since_s in self._suspects.items() if now > since_s + self._patience_s(name)]
+
+    def _patience_s(self, name: str) -> float:
+        assert self._mailbox is not None
+        # A host that says that nobody listens there knows; one that says nothing may only be cut off, or this one is.
+        return _PARTED_S if self._rank and not self._mailbox.is_refused(name) else _COME_BACK_S
 
     def _take(self, rank: int, control: Control | None) -> None:
         match control:
@@ -345,7 +358,7 @@ class Presence:
                 self._number = self._agreed = number
                 self._awaits_loop = self._rank not in ranks
                 self._changed.notify_all()
-            case Agreed(number, ranks) if rank == 0 and number == self._number:
+            case Agreed(number, ranks) if rank == 0 and number == self._number and self._rank in ranks:
                 self._agreed, self.there = number, ranks
                 self._changed.notify_all()
             case Past() if rank == 0:
@@ -388,21 +401,21 @@ class Presence:
 
     def _lose(self, rank: int) -> None:
         assert self._mailbox is not None
-        # Nothing more can be sent to it: closing would wait for that.
-        self._mailbox.drop(_name(rank))
         self._suspects.pop(_name(rank), None)
-        if rank in self._parted:
-            return
-        if self.orders.is_shared or not self.orders.goes_on:
-            self.orders.gone.add(rank)
-        self._gone.add(rank)
-        self._late.discard(rank)
-        if self.orders.goes_on and rank:
+        if self.orders.goes_on and rank and rank not in self._parted:
+            self._late.discard(rank)
             log.info("rank %s is gone", rank)
+            self.orders.gone.add(rank)
+            self._gone.add(rank)
             answer = self._roll.lose(rank)
             if answer is not None:
                 self._tell(answer)
+            return  # and its line is kept: it may come back
+        # Nothing more can be sent to it: closing would wait for that.
+        self._mailbox.drop(_name(rank))
+        if rank in self._parted:
             return
+        self.orders.gone.add(rank)
         error = MachineDied(
             f"rank {rank} is gone: its process ended without a word, or did not answer for {self._silence_s:g} s; "
             f"the others cannot go on without it{self._how_to_go_on()}"
@@ -486,6 +499,9 @@ class Presence:
         if self._has_failed and self._rank == 0:
             self._awaited_alarm()  # the others hear from this rank why the run has failed
         with self._changed:
+            for rank in self._ranks:
+                if not self._mailbox.is_up(_name(rank)):
+                    self._mailbox.drop(_name(rank))  # closing would wait until it can be sent to
             for rank in [] if self._has_failed else self._ranks:
                 if rank != self._rank:
                     self._send(rank, Parted())

@@ -39,6 +39,10 @@ class Restarts:
         self._due_s[name] = now + pause_s
         return True
 
+    def cancel(self, name: str) -> None:
+        """It need not be started again: it only seemed to be gone."""
+        self._due_s.pop(name, None)
+
     def look(self) -> None:
         """Start what is due."""
         for name in [name for name, due_s in self._due_s.items() if self._now() >= due_s]:

@@ -17,7 +17,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -66,6 +66,8 @@ class Session:
         self.terms = terms
         self.roster = terms.roster()
         self.orders = Orders() if presence is None else presence.orders
+        self.on_begun: Callable[[], None] = _nothing
+        """Called when the first generation of a complete run has started."""
         self._presence = presence
         self.spans_hosts = spans_hosts
         self.rendezvous = rendezvous
@@ -144,6 +146,11 @@ class Session:
             watch = threading.Thread(target=self._watch, args=(over, by_name), name="ownpace-supervisor", daemon=True)
             watch.start()
             self._stack.callback(over.set)
+
+    def watch_returns(self, on_join: Callable[[int], None]) -> None:
+        """Where the hub is: call this with the rank of each worker that is back, or was started again."""
+        assert self._keeper is not None
+        self._keeper.hub.on_join = on_join
 
     def _watch(self, over: threading.Event, orders: Mapping[str, NodeOrder]) -> None:
         while not over.wait(_LOOK_EVERY_S):
@@ -235,6 +242,10 @@ class Session:
         return Outcome("finished" if error is None else str(error), error, model)
 
 
+def _nothing() -> None:
+    pass
+
+
 class HubKeeper:
     """Runs the hub until the run is over: well, interrupted, or failed."""
 
@@ -284,8 +295,8 @@ class HubKeeper:
             for alarm in self._orders.alarms[heard:]:
                 hub.complaints.add(alarm)
                 heard += 1
-            # Each hears of some deaths before the other does; who is gone for one must be for both.
-            if self._orders.is_shared:
+            # Where ranks have lines of their own, each hears of some deaths first; who is gone for one is so for both.
+            if self._orders.goes_on:
                 hub.lose_ranks(self._orders.gone)
                 self._orders.gone |= hub.newly_lost()
             if self._orders.stops:

@@ -37,6 +37,12 @@ def is_main_process() -> bool:
     return environment is None or environment.rank == 0
 
 
+def is_next_in_line() -> bool:
+    """Whether this process speaks for the run if the first rank is gone."""
+    environment = Environment.read()
+    return environment is not None and environment.rank == 1
+
+
 def num_ranks() -> int | None:
     """How many processes torchrun started; None: it did not start this one."""
     environment = Environment.read()

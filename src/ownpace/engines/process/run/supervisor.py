@@ -79,6 +79,7 @@ class Supervisor:
 
     def fork(self, order: NodeOrder) -> None:
         """Start a node from the server that has torch imported."""
+        self._end_before(order.name)
         context = multiprocessing.get_context("forkserver")
         if self._lifeline is None:
             context.set_forkserver_preload([_MODULE])
@@ -97,6 +98,7 @@ class Supervisor:
 
     def spawn(self, order: NodeOrder) -> None:
         """Start a node in a fresh interpreter."""
+        self._end_before(order.name)
         # Here, where the user sees it: the child would fail in an interpreter of its own.
         check_importable(order.terms)
         try:
@@ -111,10 +113,13 @@ class Supervisor:
         process.stdin.flush()  # and left open: its end is the parent's end
         log.info("started %s as process %s", order.name, process.pid)
 
-    def _add(self, name: str, child: Child) -> None:
-        before = self._children.get(name)
-        if before is not None:  # it has ended, or was declared dead while it was stopped
+    def _end_before(self, name: str) -> None:
+        # It has ended, or was declared dead while it was stopped. First: two of one name would both want to join.
+        before = self._children.pop(name, None)
+        if before is not None:
             before.kill()
+
+    def _add(self, name: str, child: Child) -> None:
         self._seen_dead.discard(name)
         self._children[name] = child
         self._started.add(name)

@@ -22,7 +22,8 @@ from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.launch import backend_on, hub_config, make_learning, raise_bad_input
 from ownpace.engines.process.run.node_main import log_to, run_worker, worker_device
 from ownpace.engines.process.run.presence import Presence
-from ownpace.engines.process.run.rendezvous import Environment, common_backend, meet
+from ownpace.engines.process.run.readmission import Readmission, is_under_way
+from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, common_backend, meet
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder
 from ownpace.engines.resuming import resumed
@@ -43,7 +44,9 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     is_first = environment.rank == 0
     hub = hub_config(job, terms, make_learning(job, device), emit, on_progress) if is_first else None
     with ExitStack() as stack:
-        presence = stack.enter_context(Presence(environment, store, rendezvous))
+        # Started again while the others go on: it joins them.
+        is_late = not is_first and is_under_way(store)
+        presence = stack.enter_context(Presence(environment, store, rendezvous, is_late=is_late))
         # Agreed on before any group is made: two ranks that chose differently would wait for each other for ever.
         able = backend_on(device, environment.local_world_size, job.algorithm)
         backend = common_backend(store, environment, able, rendezvous.timeout_s, presence.check)
@@ -59,7 +62,11 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
             )
         )
         hosts = [server.host for server in job.servers]
-        session.start_children(helpers_here(session, environment, hosts, job.log_folder))
+        helpers = helpers_here(session, environment, hosts, job.log_folder)
+        session.start_children([replace(order, is_late=is_late) for order in helpers])
+        if is_first and environment.world_size > 1 and job.on_failure != "stop":
+            session.watch_returns(presence.is_back)
+            session.on_begun = lambda: _readmit(stack, rendezvous, environment, presence)
         lines: list[str] = []
         try:
             with session.hub_running():
@@ -73,6 +80,12 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     for line in lines:
         emit(events.from_line(line))
     return Outcome("finished", None, {})
+
+
+def _readmit(stack: ExitStack, rendezvous: Rendezvous, environment: Environment, presence: Presence) -> None:
+    """From now on, let ranks in that are started again."""
+    back = Readmission(rendezvous, environment.world_size, lambda: presence.orders.gone)
+    stack.callback(back.close)
 
 
 def check_size(job: Job, environment: Environment) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ownpace.core.learning.augmented import TrainingSamples
 from ownpace.core.learning.claims import ENDLESS, Places, left_of
+from ownpace.core.learning.drawn_ahead import DrawnAhead
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, State
 from ownpace.core.learning.plain_state import PlainState
@@ -34,6 +35,7 @@ from ownpace.engines.process.run.life import (
     await_plan,
     await_state,
     drive,
+    forget_lines,
     give_state,
     say_farewell,
 )
@@ -61,7 +63,7 @@ class WorkerLife:
         self._name = context.address.name
         device = context.like.device
         model.module.train()
-        self._train = TrainingSamples(job.task.train_samples(), job.seed)
+        self._train = TrainingSamples(job.task.train_samples(), job.seed).to(device)
         optimizer = FlatOptimizer(
             model.layout,
             context.address.shard,
@@ -70,7 +72,7 @@ class WorkerLife:
             clip_norm=job.optimizer.clip_norm,
         )
         self._held = FlatParameters(model.initial, optimizer)
-        self._computer = GradientComputer(model, self._train.to(device), device, graphs=job.cuda_graphs)
+        self._computer = GradientComputer(model, self._train, device, graphs=job.cuda_graphs)
         self._numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
         machine = job.fleet.workers[index]
         paced = machine.machine.samples_per_s is not None
@@ -145,6 +147,8 @@ class WorkerLife:
             left=left,
             visits=self._train.visits,
         )
+        if self._train.loads:
+            sampler = DrawnAhead(sampler, self._train)
         if self._position is not None:
             sampler.go_on(node.rank, self._position)
         elif self._sampler is not None:
@@ -172,6 +176,8 @@ class WorkerLife:
         self._begun_at, self._num_workers = self.node.progress.samples, len(self.node.workers)
         self._is_new, self._is_running = False, True
         self._session.orders.goes_on = self._job.on_failure != "stop"
+        begun, self._session.on_begun = self._session.on_begun, _nothing
+        begun()
         self.node.learner.begin()
 
     def close(self) -> None:
@@ -237,6 +243,7 @@ class WorkerLife:
         inbox = self.node.inbox
         inbox.declared_dead = self.node.restarts = False
         self._is_new, self._is_running = True, False
+        forget_lines(self.node)
         self._introduce()
         self.node.restarts = True
         self._await_regrouping()
@@ -344,3 +351,7 @@ class WorkerLife:
         if tally is not None:
             work = self.node.context.reporter.work
             work.samples, work.compute_s, work.load_s = int(tally[0]), tally[1], tally[2]
+
+
+def _nothing() -> None:
+    pass

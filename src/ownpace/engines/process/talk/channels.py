@@ -194,19 +194,23 @@ def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, cou
     """Make one group, in a thread: making it waits for members without an end, and one may die in that moment."""
     made: list[_ProcessGroup] = []
     failed: list[Exception] = []
+    over = threading.Event()
 
     def make() -> None:
         try:
-            made.append(_make(name, number, member, size, wiring, count))
+            made.append(_make(name, number, member, size, wiring, count, over))
         except Exception as error:  # in a thread it would be lost
             failed.append(error)
 
     thread = threading.Thread(target=make, name="ownpace-connect", daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(_TICK.total_seconds())
-        if thread.is_alive():
-            wiring.on_wait()
+    try:
+        while thread.is_alive():
+            thread.join(_TICK.total_seconds())
+            if thread.is_alive():
+                wiring.on_wait()
+    finally:
+        over.set()  # if nobody wants the group any more, the thread need not wait for its members
     if failed:
         wiring.on_wait()  # which may know better what it means
         if not isinstance(failed[0], RuntimeError):  # not of torch's: an address that no member wrote, say
@@ -215,11 +219,14 @@ def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, cou
     return made[0]
 
 
-def _make(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:
+def _make(
+    name: str, number: int, member: int, size: int, wiring: Wiring, count: int, over: threading.Event
+) -> _ProcessGroup:
     # A prefix for each channel: groups that meet at the same keys would mix up their addresses.
     base = wiring.store
-    if wiring.backend == "nccl" and isinstance(base, SealedStore):
-        base = base.unsealed  # threads of NCCL's ask it at any time, even while Python ends
+    if isinstance(base, SealedStore):
+        # Threads of NCCL's ask it at any time, even while Python ends.
+        base = base.unsealed if wiring.backend == "nccl" else base.until(over)
     store = dist.PrefixStore(f"group/{name}/{number}", base)
     if wiring.backend == "nccl":
         nccl = dist.ProcessGroupNCCL.Options()

@@ -14,8 +14,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
+import math
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +42,8 @@ _BEATS = 5
 """Heartbeats in the time that silence may last."""
 _TICK_S = 0.2
 """How long a wait lasts before `on_wait` is called."""
+_CONNECT_MS = 1000
+_PROBE_S = 0.2
 _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
@@ -79,22 +83,30 @@ class _Line:
     """The way to one other node."""
 
     socket: zmq.Socket[bytes]
+    endpoint: str
     memory: shared_memory.Outgoing | None
     """For large tensors, where both can open the same memory."""
     monitor: zmq.Socket[bytes] | None
     """Tells when the connection ends, where that is watched."""
     is_up: bool = True
     """Whether the other end answers, as far as `has_ended` has seen."""
+    late_s: float = math.inf
+    """When a connection that nobody waited for counts as ended, if it has not been made by then."""
 
     def has_ended(self) -> bool:
         """Whether the connection has ended since the last time; only where it is watched."""
-        ended = False
+        ended = time.monotonic() > self.late_s
         while self.monitor is not None and self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             if event == zmq.EVENT_DISCONNECTED:
                 ended, self.is_up = True, False
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.is_up = True
+            else:
+                continue
+            self.late_s = math.inf
+        if ended:
+            self.late_s = math.inf  # said once
         return ended
 
     def close(self, linger_ms: int) -> None:
@@ -130,6 +142,9 @@ class Mailbox:
         self._silence_s = silence_s
         self._on_wait = on_wait
         self._hears = hears
+        self.waits = True
+        """Whether the first message to a node waits until that answers: a key that does not fit is then noticed. Not
+        while nodes come and go: one that has just died never answers, and nothing may wait for it."""
         self.unheard = 0
         """Messages that came from others than those who are heard, and were thrown away unread."""
         self._lines: dict[str, _Line] = {}
@@ -154,20 +169,20 @@ class Mailbox:
         self._incoming = shared_memory.Incoming()
 
     def _new_socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.sndhwm = socket.rcvhwm = 0  # never drop, never block: an algorithm bounds what is in flight
-        socket.linger = _LINGER_MS
-        socket.maxmsgsize = _MOST_FRAME
-        socket.ipv6 = True
+        made = self._context.socket(kind)
+        made.sndhwm = made.rcvhwm = 0  # never drop, never block: an algorithm bounds what is in flight
+        made.linger = _LINGER_MS
+        made.maxmsgsize = _MOST_FRAME
+        made.ipv6 = True
         if self._silence_s is not None:
             # At both ends: each has to notice the silence of the other. A silence begins up to one beat before the
             # first one that is not answered: together they last as long as is allowed.
             beat_ms = round(1000 * self._silence_s / _BEATS)
-            socket.heartbeat_ivl, socket.heartbeat_timeout = beat_ms, (_BEATS - 1) * beat_ms
-        return socket
+            made.heartbeat_ivl, made.heartbeat_timeout = beat_ms, (_BEATS - 1) * beat_ms
+        return made
 
     def send(self, to: str, packet: wire.Packet) -> None:
-        """Send to a node; the first message to it opens the line, and waits until the other end answers."""
+        """Send to a node; the first message to it opens the line."""
         line = self._lines.get(to)
         if line is None:
             line = self._lines[to] = self._open(to)
@@ -220,6 +235,17 @@ class Mailbox:
         """Whether a node answers, as far as `lost` has seen; one that nothing was sent to yet may."""
         return name not in self._lines or self._lines[name].is_up
 
+    def is_refused(self, name: str) -> bool:
+        """Whether nobody listens any more where a node did; False: somebody does, or its host cannot be reached."""
+        host, _, port = self._lines[name].endpoint.removeprefix("tcp://").rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def connect(self, to: str) -> None:
         """Open the line to a node before there is anything to send."""
         self._lines[to] = self._open(to)
@@ -247,8 +273,11 @@ class Mailbox:
             socket.curve_serverkey = self._key.server_public
             socket.curve_publickey, socket.curve_secretkey = self._key.client_public, self._key.client_secret
             socket.reconnect_ivl = 50
+            # Otherwise the system tries at ever longer intervals, and a host that is back is found late.
+            socket.connect_timeout = _CONNECT_MS
             socket.connect(endpoint)
-            self._await_handshake(monitor, to, endpoint)
+            if self.waits:
+                self._await_handshake(monitor, to, endpoint)
             reached = True
         finally:
             if not reached or self._silence_s is None:
@@ -258,7 +287,10 @@ class Mailbox:
                 socket.close(linger=0)  # an open socket would keep the context from ending
         shares_memory = bool(identity) and identity == self._identity
         memory = shared_memory.Outgoing() if shares_memory else None
-        return _Line(socket, memory, None if self._silence_s is None else monitor)
+        if self._silence_s is None:
+            return _Line(socket, endpoint, memory, None)
+        late_s = math.inf if self.waits else time.monotonic() + self._silence_s
+        return _Line(socket, endpoint, memory, monitor, is_up=self.waits, late_s=late_s)
 
     def _contact_of(self, to: str) -> tuple[str, str]:
         found = self._find(to)

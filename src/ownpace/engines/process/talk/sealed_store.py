@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import threading
+import time
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store
@@ -18,21 +20,31 @@ from ownpace.core.contract.errors import WireError
 
 _SEAL = 16
 """Bytes."""
+_FIRST_S, _LONGEST_S = 0.001, 0.02
+"""How long to wait before asking again."""
+_PATIENCE_S = 300.0
+"""How long to wait where nobody says: as torch's stores do."""
 
 
 class SealedStore(Store):
     """Any store of torch's. torch itself uses this one, too, when it connects a group."""
 
-    def __init__(self, store: Store, secret: str, scope: str = "") -> None:
+    def __init__(self, store: Store, secret: str, scope: str = "", over: threading.Event | None = None) -> None:
+        """`over`: when it is set, nobody waits for keys any more."""
         super().__init__()
         self._store = store
         self._secret = secret
         self._scope = scope
+        self._over = over or threading.Event()
         self._key = hashlib.sha256(f"ownpace store {secret}".encode()).digest()
 
     def within(self, prefix: str) -> SealedStore:
         """The part of it whose keys have this prefix. What was written elsewhere is not taken for what is here."""
-        return SealedStore(PrefixStore(prefix, self._store), self._secret, f"{self._scope}{prefix}/")
+        return SealedStore(PrefixStore(prefix, self._store), self._secret, f"{self._scope}{prefix}/", self._over)
+
+    def until(self, over: threading.Event) -> SealedStore:
+        """The same, whose waits end when this is set."""
+        return SealedStore(self._store, self._secret, self._scope, over)
 
     @property
     def unsealed(self) -> Store:
@@ -49,6 +61,8 @@ class SealedStore(Store):
         self._store.set(key, self._seal(key, plain) + plain)  # type: ignore[arg-type]  # it takes bytes, too
 
     def get(self, key: str) -> bytes:
+        if not self._store.check([key]):
+            self.wait([key])
         sealed = bytes(self._store.get(key))
         seal, plain = sealed[:_SEAL], sealed[_SEAL:]
         if not hmac.compare_digest(seal, self._seal(key, plain)):
@@ -62,7 +76,19 @@ class SealedStore(Store):
         return self._store.check(keys)
 
     def wait(self, keys: list[str], *timeout: timedelta) -> None:
-        self._store.wait(keys, *timeout)
+        """Wait until all of these are there.
+
+        Raises:
+            RuntimeError: They did not come in time, or nobody wants them any more.
+        """
+        # Not torch's own waiting: all threads of a process have one connection, and while one of them waits on it, the
+        # others cannot even ask. So one group that waits for a member that died would keep a node from all others.
+        deadline = time.monotonic() + (timeout[0].total_seconds() if timeout else _PATIENCE_S)
+        pause_s = _FIRST_S
+        while not self._store.check(keys):
+            if self._over.wait(pause_s) or time.monotonic() > deadline:
+                raise RuntimeError(f"nobody has written {keys} into the store")
+            pause_s = min(2 * pause_s, _LONGEST_S)
 
     def add(self, key: str, number: int) -> int:
         return self._store.add(key, number)

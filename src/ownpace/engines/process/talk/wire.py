@@ -8,6 +8,9 @@
 Small pieces let ZeroMQ encrypt one while the next is decrypted on the other side: 11 M float32 there and back take
 62 ms instead of 235 ms in one piece. A receiver knows how large a tensor may be, and checks what the header
 announces against that and against what came, before it allocates anything.
+
+What goes layer by layer is a message for each bucket of layers. What that of the lowest layers says holds for all; of
+the others, the values count alone.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -28,9 +31,9 @@ from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
 # The fields of `_Header` in their order; `<` turns off alignment.
-_HEADER = struct.Struct("<4sBBBBiqqqqdddiiiiii")
+_HEADER = struct.Struct("<4sBBBBiqqqqddddiiiiiiii")
 # The digit counts changes of this format.
-_MAGIC = b"OWN4"
+_MAGIC = b"OWN5"
 _NOTHING, _GRADIENT, _PARAMETERS, _TENSOR, _CONTROL = range(5)
 # Types travel as their places in this tuple.
 _DTYPES = (
@@ -69,6 +72,12 @@ class Packet:
     """The numbers of the groups of the sender's optimizer as they are now, if it has one of its own."""
     generation: int = 0
     """In which generation of the run it was sent."""
+    part: int = 0
+    """Of what goes layer by layer: which bucket of layers this is, the lowest first."""
+    num_parts: int = 1
+    """And how many there are. The body has the values of this one alone."""
+    start_s: float = 0.0
+    """Where bandwidths are prescribed: when the sender's link is free for it, in the run's time."""
     control: Control | None = None
     """What a message about the run itself says; `body` may then be a tensor that goes with it."""
 
@@ -86,6 +95,8 @@ class Limits:
     num_workers: int = 1 << 31
     own: Shard | None = None
     """Of a server: what gradients must be of. None: they may be of any shard, or of the whole."""
+    parts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """By shard: the sizes of its buckets of layers, the lowest first."""
 
     @property
     def gradient_sizes(self) -> set[int]:
@@ -112,12 +123,15 @@ class _Header(NamedTuple):
     loss: float
     seconds: float
     sent_s: float
+    start_s: float
     num_sources: int
     num_versions: int
     num_settings: int
     num_notes: int
     num_gradient_notes: int
     name_bytes: int
+    part: int
+    num_parts: int
 
     @property
     def num_numbers(self) -> int:
@@ -162,8 +176,8 @@ def pack(packet: Packet) -> list[bytes | memoryview]:
     dtype, num_values = (0, -1) if values is None else (_DTYPES.index(values.dtype), values.numel())
     header = _HEADER.pack(
         _MAGIC, kind, dtype, packet.stop, partial, shard, packet.generation, packet.samples, number, num_values, loss,
-        seconds, packet.sent_s, len(sources), len(versions), len(packet.settings), len(packet.notes),
-        len(gradient_notes), len(names),
+        seconds, packet.sent_s, packet.start_s, len(sources), len(versions), len(packet.settings), len(packet.notes),
+        len(gradient_notes), len(names), packet.part, packet.num_parts,
     )  # fmt: skip
     return [header, numbers, *([] if values is None else _pieces(values))]
 
@@ -177,11 +191,13 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
     header = _read_header(frames, limits)
     values = None if header.num_values < 0 else _join(frames[2:], header.num_values, _DTYPES[header.dtype])
     packet = Packet(None, NO_NOTES, header.known_samples, bool(header.stop), header.sent_s, (), header.generation)
+    packet.part, packet.num_parts, packet.start_s = header.part, header.num_parts, header.start_s
     if header.kind == _CONTROL:
         return replace(packet, body=values, control=_read_control(frames[1]))
     sources, versions, packet.settings, packet.notes, gradient_notes = _read_numbers(header, frames[1], limits)
     if header.kind == _GRADIENT:
-        if values is None or header.num_values not in limits.gradient_sizes:
+        sizes = limits.gradient_sizes if header.num_parts == 1 else _part_sizes(header, limits, limits.own)
+        if values is None or header.num_values not in sizes:
             raise WireError(f"a gradient of {header.num_values} values, neither the model's size nor a shard's")
         if len(versions) not in (1, len(limits.shards)) or min(versions) < 0:
             raise WireError(f"a gradient with the versions {versions[:8]} of {len(limits.shards)} shards")
@@ -192,12 +208,21 @@ def unpack(frames: Sequence[Frame], limits: Limits) -> Packet:
         if values is None or not 0 <= header.shard < len(limits.shards):
             raise WireError(f"parameters of shard {header.shard}; there are {len(limits.shards)}")
         owner = limits.shards[header.shard]
-        if header.num_values != owner.stop - owner.start:
+        sizes = {owner.stop - owner.start} if header.num_parts == 1 else _part_sizes(header, limits, owner)
+        if header.num_values not in sizes:
             raise WireError(f"parameters of {header.num_values} values for a shard of {owner.stop - owner.start}")
         packet.body = Parameters(values, header.number, owner)
     elif header.kind == _TENSOR:
         packet.body = values
     return packet
+
+
+def _part_sizes(header: _Header, limits: Limits, owner: Shard | None) -> set[int]:
+    """How many values a bucket of this number may have."""
+    parts = limits.parts.get(owner.index, ()) if owner is not None else ()
+    if header.num_parts != len(parts):
+        raise WireError(f"{header.num_parts} buckets of layers, where {len(parts)} are expected")
+    return {parts[header.part]}
 
 
 def unpack_from(sender: str, frames: Sequence[Frame], limits: Limits) -> Packet:
@@ -249,7 +274,11 @@ def _read_header(frames: Sequence[Frame], limits: Limits) -> _Header:
 def _check_numbers(header: _Header, limits: Limits) -> None:
     """What a node counts is never negative, and its times are finite; before the start they are −∞."""
     counts = (header.generation, header.known_samples, header.number)
-    times_are_right = 0 <= header.seconds < math.inf and header.sent_s < math.inf
+    times_are_right = 0 <= header.seconds < math.inf and max(header.sent_s, header.start_s) < math.inf
+    if not 0 <= header.part < header.num_parts or (
+        header.num_parts > 1 and header.kind not in (_GRADIENT, _PARAMETERS)
+    ):
+        raise WireError(f"bucket {header.part} of {header.num_parts}; none has such a number")
     if min(counts) < 0 or max(header.stop, header.partial) > 1 or not times_are_right:
         raise WireError(
             f"a message of generation {header.generation} that knows of {header.known_samples} samples, has the number "

@@ -218,7 +218,7 @@ def test_a_released_server_ends_while_it_waits(pair):
     inbox, _ = server(pair)
     pair.send(HUB, "server-0", Packet(control=Release()))
     with pytest.raises(Released):
-        inbox.block(inbox.receive())
+        inbox.block(inbox.receive().is_there)
 
 
 def test_a_run_that_has_failed_says_of_what(pair):

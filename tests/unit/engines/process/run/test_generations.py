@@ -172,3 +172,16 @@ def test_nodes_that_go_on_dying_are_started_later_and_later():
             now[0] += 0.01
         restarts.look()
         assert len(started) == number + 1
+
+
+def test_a_node_that_dies_before_it_has_said_that_it_is_there_is_started_once_more():
+    led = Led(on_failure="restart")
+    led.generations.lose("b")
+    assert led.generations.restarts("b")
+    led.generations.welcome("b")
+    led.generations.take_prepared("b", 0, [])
+    led.generations.lose("b")  # while the others come to a border for it
+    led.generations.lose("c")
+    assert led.last(Regroup)[1] == ["a"]
+    led.generations.release()
+    assert not led.generations.restarts("b")

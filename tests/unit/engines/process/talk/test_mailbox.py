@@ -339,3 +339,26 @@ def test_a_node_that_does_not_answer_is_lost_though_nothing_was_closed():
     for mailbox in (here, there):
         mailbox.close(now=True)
     cable.close()
+
+
+def test_nobody_waits_for_a_node_that_has_died_and_that_it_never_answers_is_noticed():
+    with socket.socket() as probe:  # a port at which nobody listens any more
+        probe.bind(("127.0.0.1", 0))
+        contact = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    here = Mailbox("here", "127.0.0.1", RunKey.new(), lambda to: contact, timeout_s=600, silence_s=0.5)
+    here.waits = False
+    here.send("there", Packet(samples=1))  # at once, not after 600 s
+    assert not here.is_up("there")
+    assert here.is_refused("there")
+    assert lost(here) == ["there"]
+    assert here.lost() == []  # it is said once
+    here.close(now=True)
+
+
+def test_a_line_that_nobody_waited_for_brings_what_was_sent(mailboxes):
+    key = RunKey.new()
+    here, there = mailboxes.open("here", key), mailboxes.open("there", key)
+    here.waits = False
+    here.send("there", Packet(samples=7))
+    assert arrived(there)[0] == "here"
+    assert not here.is_refused("there")

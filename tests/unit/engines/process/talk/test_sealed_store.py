@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -77,3 +79,17 @@ def test_a_group_connects_through_it_and_not_to_an_address_that_a_stranger_wrote
     stores[1].set(address.replace("workers", "others"), stores[1].get(address))
     with pytest.raises(WireError, match="group/others/0/0/1' that no rank of this run wrote"):
         take_part("others", 0)
+
+
+def test_who_waits_for_a_key_keeps_no_other_thread_from_the_store_and_can_be_told_to_stop():
+    store, _ = local_store()
+    over = threading.Event()
+    sealed = SealedStore(store, "secret").until(over)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(sealed.get, "of a member that died")
+        time.sleep(0.05)  # most likely it waits by now; if it does not, this test passes without saying anything
+        with ThreadPoolExecutor(1) as other:
+            assert not other.submit(sealed.check, ["another"]).result(30)
+        over.set()
+        with pytest.raises(RuntimeError, match="of a member that died"):
+            waiting.result(30)
