@@ -301,3 +301,11 @@ def test_communicators_hold_no_weights():
     # Of the smaller subgroup, of the larger, and of both: sums and counts, never a mean of means.
     assert {body.samples for body in bodies} == {8, 24, 32}
     assert len(bodies) == 2 * 2 * 10
+
+
+def test_subgroups_are_the_sites_of_the_fleet():
+    assert LayeredSgd().subgroups_at(["a", "a", "b", "c", "c"]) == ((0, 1), (2,), (3, 4))
+    # Of one site, halves; and what was asked for is what is done.
+    assert LayeredSgd().subgroups_at(["a"] * 4) == ((0, 1), (2, 3))
+    assert LayeredSgd(groups=2).subgroups_at(["a", "b", "c", "d"]) == ((0, 1), (2, 3))
+    assert LayeredSgd(sizes="1,3").subgroups_at(["a", "b", "c", "d"]) == ((0,), (1, 2, 3))

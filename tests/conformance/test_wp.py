@@ -344,3 +344,13 @@ def test_who_had_no_data_left_has_no_weight(counts, weights):
     given_ = [algorithm._weight(counts, node, lr=0.1) for node in range(len(counts))]
     assert sum(given_) == pytest.approx(1 if any(counts) else 0)
     assert all(weight == 0 for weight, count in zip(given_, counts, strict=True) if not count)
+
+
+def test_no_node_is_at_two_sites():
+    algorithm = WpSgd(per_node=2)
+    assert algorithm.subgroups(5) == ((0, 1), (2, 3), (4,))
+    assert algorithm.subgroups_at(["a", "a", "a", "b", "b"]) == ((0, 1), (2,), (3, 4))
+    # Where nodes have different numbers of workers, each node's weight still counts once.
+    machines = [Machine(samples_per_s=1000, site=site) for site in "aaab"]
+    _, events = simulate(WpSgd(per_node=2, steps=4, weights="equal"), Fleet(machine=tuple(machines)), samples=400)
+    assert {update.samples for update in updates(events)} == {4 * 8 * 4}

@@ -30,6 +30,7 @@ from ownpace.drop_in import Joined
 from ownpace.testing.counted import CountingOptimizer, SampleCounters
 
 SIZE, BATCH, LOOPS, EPOCHS = 403, 8, 2, 2
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 PARAMETERS: dict[str, dict[str, Any]] = {"local": {"steps": 3}, "grouping": {"prerun": 1, "regroup_every": 4}}
 
 
@@ -86,7 +87,7 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
         deaths.at(loop, "-")
         for number, batch in enumerate(fleet.batches(data, BATCH, epochs=EPOCHS, sampling=sampling)):  # type: ignore[arg-type]
             deaths.at(loop, number)
-            if "back" in options:
+            if "back" in options and (fleet.num_workers < WORLD or "again" in options):
                 await_return(Path(options["back"]))
             loss(batch, model).backward()
             optimizer.step()
@@ -101,6 +102,7 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
         if save is not None and fleet.is_main:
             fleet.save(save)
         losses.append(fleet.reduce({"loop": loop}, op="max"))
+    deaths.at(LOOPS, "-")
     fleet.barrier()
     counts = list(map(int, model.low.tolist())) if kind == "counted" else []
     return {

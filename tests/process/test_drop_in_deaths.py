@@ -20,13 +20,20 @@ SAMPLES = 4 * 403
 """Of two loops of two epochs."""
 
 
-def by_hand(start: Start, folder: Path, num_ranks: int, *words: str, **environment: str) -> list[Started]:
-    """Ranks without torchrun, which would end the others itself."""
+def where(num_ranks: int, **environment: str) -> dict[str, str]:
+    """Where ranks meet."""
     shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-m", SCENARIOS, str(folder), *words]
-    return [
-        start(command, PYTHONPATH=importable(), RANK=str(rank), **shared, **environment) for rank in range(num_ranks)
-    ]
+    return {**shared, "PYTHONPATH": importable(), **environment}
+
+
+def started(start: Start, folder: Path, meeting: dict[str, str], rank: int, *words: str) -> Started:
+    """A rank without torchrun, which would end the others itself."""
+    return start([sys.executable, "-m", SCENARIOS, str(folder), *words], RANK=str(rank), **meeting)
+
+
+def by_hand(start: Start, folder: Path, num_ranks: int, *words: str, **environment: str) -> list[Started]:
+    meeting = where(num_ranks, **environment)
+    return [started(start, folder, meeting, rank, *words) for rank in range(num_ranks)]
 
 
 def seen(folder: Path, rank: int) -> dict[str, Any]:
@@ -70,7 +77,6 @@ def slowly(*all_: Any) -> list[Any]:
         ("async", [some_death(1)]),
         *slowly(
             ("sync", ["1:1:0:step", "2:1:-:kill"]),
-            ("sync", ["2:1:-:kill"]),
             ("balanced", [some_death(2)]),
             ("balanced", ["1:0:2:step"]),
             ("pace", [some_death(1)]),
@@ -94,7 +100,8 @@ def test_the_others_go_on_and_every_sample_counts_once(
     assert all(f"worker-{rank} is gone" in ranks[0].stderr for rank in dead)
 
 
-@pytest.mark.parametrize("algorithm", ["pace", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sync",))])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["pace", "sync"])
 def test_optimizers_and_schedules_of_the_others_are_the_same_afterwards(
     start: Start, tmp_path: Path, algorithm: str
 ) -> None:
@@ -103,6 +110,36 @@ def test_optimizers_and_schedules_of_the_others_are_the_same_afterwards(
     found = [seen(tmp_path, rank) for rank in (0, 2)]
     assert found[0]["state"] == found[1]["state"]
     assert [one["rate"] for one in found] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm", "death", "more"),
+    [
+        ("adamw", "pace", "2:0:3:kill", []),
+        *slowly(
+            ("counted", "sync", "2:0:3:kill", []),
+            ("counted", "async", "2:1:3:20", ["from_epoch=1"]),
+            ("counted", "balanced", "2:1:2:kill", []),
+            ("adamw", "pace", "1:1:3:20", []),
+            ("counted", "pace", "2:0:5:kill", ["from_epoch=1", "sampling=shards"]),
+        ),
+    ],
+)
+def test_a_rank_that_is_started_again_joins_in_the_running_loop(
+    start: Start, tmp_path: Path, model: str, algorithm: str, death: str, more: list[str]
+) -> None:
+    who, meeting = int(death[0]), where(3)
+    words = [model, algorithm, f"back={tmp_path / 'back'}.{who}", *more]
+    ranks = [started(start, tmp_path, meeting, rank, *words, death) for rank in range(3)]
+    assert ranks[who].ends() == -signal.SIGKILL
+    ranks[who] = started(start, tmp_path, meeting, who, *words, "again=1")
+    check_survivors(ranks, tmp_path, [0, 1, 2], replicas=algorithm != "async")
+    found = [seen(tmp_path, rank) for rank in range(3)]
+    assert found[who]["batches"] > 0
+    assert len({one["state"] for one in found}) == 1
+    # Of calls that it has missed, it gets what they gave; or it has not asked.
+    assert found[who]["losses"] == found[0]["losses"][-len(found[who]["losses"]) :]
+    assert found[0]["losses"] == [{"loop": 0}, {"loop": 1}]
 
 
 @pytest.mark.slow
@@ -142,10 +179,22 @@ def test_a_run_that_is_not_to_go_on_ends(start: Start, tmp_path: Path, option: s
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_back_after_it_was_declared_dead_ends(start: Start, tmp_path: Path) -> None:
-    ranks = by_hand(start, tmp_path, 3, "counted", "sync", "2:0:3:stop", OWNPACE_SILENCE_S="2")
+@pytest.mark.parametrize("algorithm", ["sync", "async"])
+def test_a_rank_that_is_back_after_it_was_declared_dead_joins_anew(
+    start: Start, tmp_path: Path, algorithm: str
+) -> None:
+    words = ["counted", algorithm, "2:0:3:stop", f"back={tmp_path / 'back'}.2"]
+    ranks = by_hand(start, tmp_path, 3, *words, OWNPACE_SILENCE_S="2")
     until(lambda: "worker-2 is gone" in ranks[0].stderr, "it is declared dead")
     os.kill(ranks[2].process.pid, signal.SIGCONT)
-    check_survivors(ranks, tmp_path, [0, 1])
-    assert ranks[2].ends() == 1
-    assert "the others went on without it" in seen(tmp_path, 2)["text"]
+    check_survivors(ranks, tmp_path, [0, 1, 2], replicas=algorithm == "sync")
+    assert "the others went on without it; it joins anew" in ranks[2].stderr
+
+
+@pytest.mark.slow
+def test_ranks_end_without_one_that_dies_after_the_last_loop(start: Start, tmp_path: Path) -> None:
+    ranks = by_hand(start, tmp_path, 3, "counted", "async", "2:2:-:kill")
+    for rank in (0, 1):
+        assert ranks[rank].ends() == 0, ranks[rank].stderr
+        assert seen(tmp_path, rank)["wrong"] == {}
+        assert seen(tmp_path, rank)["workers"] == 2

@@ -10,9 +10,12 @@ import pytest
 from ownpace import make_algorithm
 from ownpace.core.contract.events import End, Event, Generation, Update
 from ownpace.core.learning.plain_state import PlainState
-from ownpace.fleet import Fleet, Machine, Network, PlannedFault, ServerMachine
+from ownpace.fleet import Between, Fleet, Machine, Network, PlannedFault, ServerMachine
 from ownpace.testing import simulate
 from ownpace.testing.torture.tasks import Ballots
+
+SPREAD = ((10.0, "near", "a"), (4.0, "middle", "a"), (10.0, "far", "b"))
+"""Paces, names and sites: who comes second at a server depends on where that is."""
 
 
 def fleet(*faults: PlannedFault, workers: int = 2, servers: int = 1) -> Fleet:
@@ -96,3 +99,25 @@ def test_a_run_that_ends_early_while_a_server_is_gone_counts_what_its_model_hold
     assert end.sums.updates == len(in_time) < len(made)
     assert end.sums.samples == 2 * len(in_time)
     assert float(next(iter(outcome.model.values()))[-1]) == -len(in_time)
+
+
+def test_without_gradients_servers_that_made_an_update_of_different_workers_know_it_too():
+    """Of three workers an update waits for two: another pair at each server, so all three count when one dies."""
+    paces = [Machine(samples_per_s=pace, name=name, site=site) for pace, name, site in SPREAD]
+    network = Network(bandwidth_bytes_per_s=1e9, latency_s=0.0, between=Between(latency_s=1.0))
+    machines = Fleet(
+        machine=tuple(paces),
+        network=network,
+        server=(ServerMachine(site="a"), ServerMachine(site="b")),
+        fault=(PlannedFault(worker="near-0", at_s=1.9),),
+    )
+    job: dict[str, Any] = {"batch_size": 2, "samples": 30, "task": Ballots(num_samples=99)}
+    both = [
+        simulate(make_algorithm("backup", {"backups": 1}), machines, **job, timing_only=timing_only)[1]
+        for timing_only in (False, True)
+    ]
+    (first, second) = (generations(events)[0] for events in both)
+    assert first.samples == 6
+    assert first == second
+    made = [[event for event in events if isinstance(event, Update)] for events in both]
+    assert made[0] == made[1]

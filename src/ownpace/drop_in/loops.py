@@ -190,6 +190,7 @@ class Loops:
             Whether it has ended; if not, some data is left again.
         """
         if not self._run.end_loop(stop=stop):
+            self._was_stopped = False  # by a rank that is gone: it goes on
             return False
         self._run.loop.is_running = False
         complete = self._run.data.is_complete and not self._was_stopped

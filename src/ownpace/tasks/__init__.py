@@ -9,6 +9,7 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import build, describe
 from ownpace.tasks.convex import Quadratic, Svmlight
+from ownpace.tasks.image_folder import Images
 from ownpace.tasks.images import Cifar10, Cifar100, Digits, FashionMnist, Mnist
 
 TASKS: dict[str, type[Task]] = {
@@ -17,6 +18,7 @@ TASKS: dict[str, type[Task]] = {
     "fashion-mnist": FashionMnist,
     "cifar10": Cifar10,
     "cifar100": Cifar100,
+    "images": Images,
     "svmlight": Svmlight,
     "quadratic": Quadratic,
 }
@@ -71,6 +73,7 @@ __all__ = [
     "Cifar100",
     "Digits",
     "FashionMnist",
+    "Images",
     "Mnist",
     "Quadratic",
     "Svmlight",

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ownpace.core.learning.claims import Claim, Places
+from ownpace.core.learning.claims import Claim, Places, left_over, number_of
 from ownpace.core.learning.sampling import Take
 from ownpace.drop_in.batches import Batches
 from ownpace.drop_in.data import Asked, read_data
@@ -36,7 +36,7 @@ class Rank(Loops):
 
     @property
     def present(self) -> Present:
-        return Present(self.rank, len(self.fleet.ranks), False)
+        return Present(self.rank, len(self.fleet.ranks) - self.fleet.deals, self.fleet.deals > 0)
 
     @property
     def deals(self) -> int:
@@ -105,6 +105,19 @@ class AFleet:
         self.deals = 0
         for rank, samples in enumerate(wanted or (4,)):
             self.ranks.append(Rank(self, rank, samples))
+
+    def lose(self, rank: int) -> int:
+        """A rank is gone, and nothing counts but what the first had learnt from: its batches but the last, so many."""
+        mine = [claim for claim in self.claims if claim.rank == 0]
+        learnt = len(mine) - 1
+        used = sum(claim.samples for claim in mine[:learnt])
+        first = self.ranks[0]
+        whole = [(0, 37)]
+        first.places = left_over(37, sorted(self.claims), [used, *[0] * rank])
+        assert number_of(whole) - number_of(first.places) == used
+        self.counts.clear()
+        self.deals += 1
+        return learnt
 
     def batches(self, data: Any, batch_size: int | None = 4, **asked: Any) -> list[Batches]:
         """Those of each rank; `data` may be a function of the rank, marked by `each=True`."""

@@ -459,3 +459,19 @@ def test_tensors_come_as_a_plain_loader_gives_them():
     for mine, theirs in zip(AFleet(4).deal(loader, None)[0], loader, strict=True):
         assert torch.equal(mine[0], theirs[0])
         assert torch.equal(mine[1], theirs[1])
+
+
+@pytest.mark.parametrize("asked", [{}, {"sampling": "shards"}, {"sampler": [*range(36, -1, -1)]}])
+def test_what_is_left_is_dealt_out_anew_when_a_rank_is_gone(asked):
+    """The second rank takes some batches and is gone; what it had taken is not learnt from."""
+    fleet = AFleet(3, 5)
+    first, second = (iter(batches) for batches in fleet.batches(range(37), **asked))
+    got = [next(first), next(second), next(first), next(second)]
+    learnt = fleet.lose(1)
+    rest = list(first)
+    assert sorted(flat([learnt_by_first(got, learnt), rest])) == list(range(37))
+    assert fleet.ranks[0].ended == [False]
+
+
+def learnt_by_first(got: list[Any], learnt: int) -> list[Any]:
+    return [got[0], got[2]][:learnt]

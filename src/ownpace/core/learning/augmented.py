@@ -24,12 +24,21 @@ class AugmentedSamples(Samples, Protocol):
         """Inputs and targets of these samples, changed by one random number each, from 0 to 2⁶³ − 1."""
 
 
+@runtime_checkable
+class LoadedSamples(AugmentedSamples, Protocol):
+    """Samples that take time to load, and can be loaded ahead."""
+
+    def start(self, indices: Tensor, randoms: Tensor) -> None:
+        """Begin to load these, which `pick_augmented` will be asked for soon."""
+
+
 class TrainingSamples:
     """Samples as they are trained on, picked by what a sampler has drawn."""
 
     def __init__(self, samples: Samples, seed: int) -> None:
         self._samples = samples
         self._augmented = samples if isinstance(samples, AugmentedSamples) else None
+        self._loaded = samples if isinstance(samples, LoadedSamples) else None
         self._seed = seed
 
     def __len__(self) -> int:
@@ -45,6 +54,16 @@ class TrainingSamples:
         if self._augmented is None:
             return self._samples.pick(indices)
         return self._augmented.pick_augmented(indices % len(self._samples), random_numbers(self._seed, indices))
+
+    @property
+    def loads(self) -> bool:
+        """Whether they take time to load."""
+        return self._loaded is not None
+
+    def start(self, indices: Tensor) -> None:
+        """Begin to load what a sampler has drawn, if that takes time."""
+        if self._loaded is not None:
+            self._loaded.start(indices % len(self._samples), random_numbers(self._seed, indices))
 
     def to(self, device: torch.device) -> TrainingSamples:
         """The same, handed out on another device."""

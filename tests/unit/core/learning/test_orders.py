@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,3 +36,12 @@ def test_shares_have_places_of_their_own_and_all_samples_together(size, num_work
     assert shares[-1].stop == size * epochs
     found = [index for share in shares for index in share.at(share.start, share.stop - share.start)]
     assert sorted(map(int, map(str, found))) == sorted(list(range(size)) * epochs)
+
+
+def test_what_is_left_of_all_shares_can_be_taken_by_any():
+    shares = [shares_of_data(10, 2, (rank, 3), (7, 1), shuffle=True) for rank in range(3)]
+    assert [(one.start, one.stop) for one in shares] == [(0, 8), (8, 14), (14, 20)]
+    everything = shares[0].at(0, 20)
+    assert Counter(everything) == dict.fromkeys(range(10), 2)
+    assert shares[2].at(6, 9) == everything[6:15]
+    assert shares[1].end == 20

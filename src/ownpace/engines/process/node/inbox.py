@@ -245,7 +245,7 @@ class Inbox:
         sender = self._context.roster.by_name.get(name)
         if sender is None:
             return  # it takes no part in this generation
-        if self.link is None:
+        if self.link is None or packet.sent_s < 0:  # before the start, no time has passed on any link
             self._take_in(name, packet)
         else:
             self.link.hold(sender, packet)

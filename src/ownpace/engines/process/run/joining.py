@@ -159,13 +159,18 @@ class LoopRun:
             worker.kept = self.data.kept
             loop = UserLoop(worker, user, overlap=overlap)
             hooks = stack.enter_context(_hooks(model, user, loop))
+            words = {"seed": self._options.seed, **user_words(user)}
             # A rank that comes late goes on with what the others have: its data was compared, and it has no checkpoint.
             first = {} if self.presence.past is not None else {**alike, "checkpoint": self.data.checkpoint}
-            words = {**first, "seed": self._options.seed, **user_words(user)}
-            is_late = connection.introduce(worker, session.terms.fingerprint(**words))
+            is_late = connection.introduce(worker, session.terms.fingerprint(**first, **words))
             # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
             counters = None if is_late else self._open_counters(worker, self.presence.check)
-            life = LoopLife(self._parts(session, connection, loop, user, model), worker, counters)
+
+            def rejoin() -> None:
+                self.presence.rejoin(self._options.timeout_s)
+                connection.introduce(life.node, session.terms.fingerprint(**words))
+
+            life = LoopLife(self._parts(session, connection, loop, user, model, rejoin), worker, counters)
             stack.callback(life.close)
             stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
             if counters is None:
@@ -180,11 +185,16 @@ class LoopRun:
             self._stack = stack.pop_all()
 
     def _parts(
-        self, session: Session, connection: Connection, loop: UserLoop, user: UserParameters, model: nn.Module
+        self,
+        session: Session,
+        connection: Connection,
+        loop: UserLoop,
+        user: UserParameters,
+        model: nn.Module,
+        rejoin: Callable[[], None],
     ) -> LoopParts:
-        return LoopParts(
-            session, connection, loop, user, model, self.data, self._open_counters, self._progressed, self.script
-        )
+        own = self.data, self._open_counters, self._progressed, self.script
+        return LoopParts(session, connection, loop, user, model, *own, rejoin)
 
     def _go_on_from_now_on(self, session: Session, life: LoopLife, stack: ExitStack) -> None:
         """The run has begun: it goes on when ranks die. One whose first loop does not even start has failed."""

@@ -8,12 +8,12 @@ How ranks get there is drawn in `talk.regrouping`; a complete run does the same 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor, nn
 
-from ownpace.core.contract.errors import MachineDied
 from ownpace.core.learning.claims import Places, left_of, number_of
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import UpdateTotals
@@ -29,6 +29,7 @@ from ownpace.engines.process.run.life import (
     await_plan,
     await_state,
     await_word,
+    forget_lines,
     give_state,
     say_farewell,
 )
@@ -40,6 +41,7 @@ from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import Plan
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,8 @@ class LoopParts:
     """Opens those of a worker's generation; what is given is called while it waits."""
     on_progress: Callable[[ProcessWorker, int], None]
     script: Script
+    rejoin: Callable[[], None]
+    """Lets this rank in again, after it was declared dead: to the other ranks, and to the hub."""
 
 
 class Script(Protocol):
@@ -214,9 +218,7 @@ class LoopLife:
     def _regroup(self) -> None:
         before, parts = self.node, self._parts
         if before.inbox.declared_dead:
-            raise MachineDied(
-                f"this rank did not answer for {silence_s():g} s, and the others went on without it; start it again"
-            )
+            self._come_back(before)
         # Abandoned, not closed: whoever is gone would be waited for.
         before.sums.close(abandon=True)
         parts.loop.abandon()
@@ -244,6 +246,22 @@ class LoopLife:
                 counters.close()
             raise
         self._start(given, counters)
+
+    def _come_back(self, before: ProcessWorker) -> None:
+        """The others have gone on without this rank, which did not answer: join them anew, with what they have.
+
+        Raises:
+            NewGeneration: They take it in.
+        """
+        log.warning("this rank did not answer for %g s, and the others went on without it; it joins anew", silence_s())
+        before.inbox.declared_dead = before.restarts = False
+        self._is_new, self._is_running, self._stage = True, False, 0
+        forget_lines(before)
+        self._parts.rejoin()
+        before.restarts = True
+        before.context.reporter.say(Prepared())
+        while True:
+            before.inbox.look(TICK_S)
 
     def _next(self, before: ProcessWorker, plan: Plan) -> ProcessWorker:
         """What this process is in the next generation."""
@@ -282,6 +300,11 @@ class LoopLife:
         if data.dealt is None:
             in_next = data.catch_up(given.stage, given.begun, given.left, is_new=is_new)
             self._parts.script.take_shared(given.script, is_new=is_new, in_next=in_next)
+        elif given.begun > data.begun:  # this rank was away, and the others are in another loop
+            self.deals += 1
+            data.end_loop(complete=True)
+            in_next = data.catch_up(given.stage, given.begun, given.left, is_new=True)
+            self._parts.script.take_shared(given.script, is_new=True, in_next=in_next)
         else:
             self.deals += 1
             if given.in_loop:

@@ -84,6 +84,8 @@ class Presence:
         self.describe: Callable[[], dict[str, float]] = dict
         """On rank 0: how far it is."""
         self._awaits_loop = False
+        self._act: Together | None = None
+        """What this rank has come to latest."""
         self.there: list[int] = list(self._ranks)
         """The ranks that came to the latest place where all were together."""
         self.on_wait: Callable[[], None] = _nothing
@@ -106,7 +108,8 @@ class Presence:
             self._thread.start()
             try:
                 if is_late:
-                    self._rejoin(rendezvous.timeout_s)
+                    self._number = self._agreed = 1  # all have joined
+                    self.rejoin(rendezvous.timeout_s)
                 else:
                     # Nobody goes on before all lines are there: the end of one without would not be noticed.
                     self.together(JOIN)
@@ -135,16 +138,22 @@ class Presence:
             raise
         return mailbox
 
-    def _rejoin(self, timeout_s: float) -> None:
-        """Hear from rank 0 what all have come to so far."""
+    def rejoin(self, timeout_s: float) -> None:
+        """This rank was started again, or declared dead: hear from rank 0 what all have come to so far."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            self._number = self._agreed = 1  # all have joined
+            self.past = None
             self._send(0, Rejoin())
             while self.past is None and not self.orders.alarms:
                 self._changed.wait(_TICK_S)
                 if time.monotonic() > deadline:
                     raise MachineDied(f"rank 0 did not let rank {self._rank} in again within {timeout_s:g} s")
+            if self.past is not None and self._agreed < self._number:
+                # It was waiting for the others: they have been there meanwhile, or have forgotten that it has come.
+                if self._number <= self.past.number:
+                    self._agreed, self.there = self._number, self.past.there(self._number)
+                elif self._act is not None:
+                    self._send(0, self._act)
         self.check()
 
     def _readmit(self, rank: int) -> None:
@@ -249,7 +258,7 @@ class Presence:
         with self._changed:
             is_behind = self.is_behind
             self._number += 1
-            act = Together(self._number, what, self.loops, fingerprint or {})
+            self._act = act = Together(self._number, what, self.loops, fingerprint or {})
             if is_behind and self.past is not None:
                 self.past.check(self._number, act)
                 self._agreed, self.there = self._number, self.past.there(self._number)
@@ -349,7 +358,7 @@ class Presence:
                 self._number = self._agreed = number
                 self._awaits_loop = self._rank not in ranks
                 self._changed.notify_all()
-            case Agreed(number, ranks) if rank == 0 and number == self._number:
+            case Agreed(number, ranks) if rank == 0 and number == self._number and self._rank in ranks:
                 self._agreed, self.there = number, ranks
                 self._changed.notify_all()
             case Past() if rank == 0:

@@ -295,9 +295,10 @@ class HubKeeper:
             for alarm in self._orders.alarms[heard:]:
                 hub.complaints.add(alarm)
                 heard += 1
-            # Each hears of some deaths before the other does; who is gone for one must be for both.
-            hub.lose_ranks(self._orders.gone)
-            self._orders.gone |= hub.newly_lost()
+            # Where ranks have lines of their own, each hears of some deaths first; who is gone for one is so for both.
+            if self._orders.goes_on:
+                hub.lose_ranks(self._orders.gone)
+                self._orders.gone |= hub.newly_lost()
             if self._orders.stops:
                 self._interrupt()
         self.error = self._verdict()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ownpace.core.learning.augmented import TrainingSamples
 from ownpace.core.learning.claims import ENDLESS, Places, left_of
+from ownpace.core.learning.drawn_ahead import DrawnAhead
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, State
 from ownpace.core.learning.plain_state import PlainState
@@ -62,7 +63,7 @@ class WorkerLife:
         self._name = context.address.name
         device = context.like.device
         model.module.train()
-        self._train = TrainingSamples(job.task.train_samples(), job.seed)
+        self._train = TrainingSamples(job.task.train_samples(), job.seed).to(device)
         optimizer = FlatOptimizer(
             model.layout,
             context.address.shard,
@@ -71,7 +72,7 @@ class WorkerLife:
             clip_norm=job.optimizer.clip_norm,
         )
         self._held = FlatParameters(model.initial, optimizer)
-        self._computer = GradientComputer(model, self._train.to(device), device, graphs=job.cuda_graphs)
+        self._computer = GradientComputer(model, self._train, device, graphs=job.cuda_graphs)
         self._numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
         machine = job.fleet.workers[index]
         paced = machine.machine.samples_per_s is not None
@@ -146,6 +147,8 @@ class WorkerLife:
             left=left,
             visits=self._train.visits,
         )
+        if self._train.loads:
+            sampler = DrawnAhead(sampler, self._train)
         if self._position is not None:
             sampler.go_on(node.rank, self._position)
         elif self._sampler is not None:

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from ownpace.core.contract.errors import MachineDied
-from ownpace.engines.process.run.incarnation import agree_on_mark, new_mark
+from ownpace.engines.process.run.incarnation import agree_on_mark, is_back, new_mark, readmit
 
 
 def meet(store: dist.Store, marks: list[str], late: int | None = None) -> list[str]:
@@ -53,3 +53,18 @@ def test_nonsense_in_the_store_is_not_taken_for_a_mark(nonsense):
         store.set(key, nonsense)
     marks = [new_mark(), new_mark()]
     assert meet(store, marks, late=1) == 2 * marks[:1]
+
+
+def test_a_rank_that_is_started_again_finds_the_others_where_they_are():
+    store = dist.HashStore()
+    marks = [new_mark() for _ in range(3)]
+    meet(store, marks)
+    assert not any(is_back(store, rank, 3) for rank in range(3))
+    with ThreadPoolExecutor(1) as again:
+        mark = again.submit(agree_on_mark, store, 2, 3, new_mark(), 60)
+        while not is_back(store, 2, 3):
+            threading.Event().wait(0.01)
+        assert not is_back(store, 1, 3)
+        readmit(store, 2, 3)
+        assert mark.result() == marks[0]
+    assert not is_back(store, 2, 3)

@@ -83,3 +83,30 @@ def test_ranks_that_are_waited_for_are_named_once():
 
 def test_numbers_in_words():
     assert [ordinal(number) for number in (1, 10, 11, 22, 113)] == ["first", "tenth", "11th", "22nd", "113th"]
+
+
+def test_ranks_go_on_without_one_that_is_gone_and_name_no_other():
+    roll = Roll(3)
+    assert roll.take(0, act(LOOP, 1, epochs="1")) is None
+    assert roll.take(2, act(LOOP, 1, epochs="1")) is None
+    assert roll.lose(1) == Agreed(1, [0, 2])
+    assert roll.take(0, act("fleet.barrier", 2)) is None
+    assert roll.take(2, act("fleet.barrier", 2)) == Agreed(2, [0, 2])
+    roll.take(0, act(LOOP, 3, epochs="1"))
+    refused = roll.take(2, act(LOOP, 3, epochs="2"))
+    assert isinstance(refused, Refuse)
+    assert "the epochs of rank 2 is 2, that of rank 0 is 1" in refused.message
+    assert roll.past == [(LOOP, [0, 2]), ("fleet.barrier", [0, 2])]
+
+
+def test_a_rank_that_is_back_is_waited_for_or_waits_for_the_next_loop():
+    roll = Roll(2)
+    roll.lose(1)
+    assert roll.take(0, act("fleet.barrier", 1)) == Agreed(1, [0])
+    roll.rejoin(1)
+    assert roll.take(0, act("fleet.reduce", 2)) is None
+    # Not for this call: it is on its way to the next loop.
+    assert roll.await_loop(1, act(LOOP, 0)) == Agreed(2, [0])
+    assert roll.take(0, act(LOOP, 3)) == Agreed(3, [0, 1])
+    assert roll.take(0, act("fleet.barrier", 4)) is None
+    assert roll.take(1, act("fleet.barrier", 4)) == Agreed(4, [0, 1])
