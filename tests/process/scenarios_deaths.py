@@ -80,18 +80,25 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
     total = LOOPS * EPOCHS * SIZE / (BATCH * fleet.num_workers)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=int(total))
     fleet.wrap(model, optimizer, scheduler=scheduler if kind == "adamw" else None)
+    second = second_model(fleet) if "models" in options else None
+    loader = {"num_workers": int(options["workers"])} if "workers" in options else {}
     losses = []
     pauses_s, last_s = [0.0], math.inf
     first = fleet.epoch // EPOCHS if "from_epoch" in options else 0
     for loop in range(first, LOOPS):
         deaths.at(loop, "-")
-        for number, batch in enumerate(fleet.batches(data, BATCH, epochs=EPOCHS, sampling=sampling)):  # type: ignore[arg-type]
+        batches = fleet.batches(data, BATCH, epochs=EPOCHS, sampling=sampling, **loader)  # type: ignore[arg-type]
+        for number, batch in enumerate(batches):
             deaths.at(loop, number)
             if "back" in options and (fleet.num_workers < WORLD or "again" in options):
                 await_return(Path(options["back"]))
             loss(batch, model).backward()
             optimizer.step()
             optimizer.zero_grad()
+            if second is not None:  # as a GAN has it: two steps for each batch
+                counted(batch, second[0]).backward()
+                second[1].step()
+                second[1].zero_grad()
             now_s = time.monotonic()
             pauses_s.append(now_s - last_s)
             last_s = now_s
@@ -104,7 +111,13 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
         losses.append(fleet.reduce({"loop": loop}, op="max"))
     deaths.at(LOOPS, "-")
     fleet.barrier()
-    counts = list(map(int, model.low.tolist())) if kind == "counted" else []
+    layers = [model.low, model.high, *(() if second is None else second[0].parameters())] if kind == "counted" else []
+    wrong = {
+        f"{layer} {index}": int(count)
+        for layer, counts in enumerate(layers)
+        for index, count in enumerate(counts.tolist())
+        if count != LOOPS * EPOCHS
+    }
     return {
         "rank": fleet.rank,
         "workers": fleet.num_workers,
@@ -114,13 +127,18 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
         "updates": fleet.updates,
         "epoch": fleet.epoch,
         "rate": optimizer.param_groups[0]["lr"],
-        "wrong": {str(index): count for index, count in enumerate(counts) if count != LOOPS * EPOCHS},
+        "wrong": wrong,
         "model": digest(flat(model)),
         "state": digest(torch.cat([each.reshape(-1).double() for each in states(optimizer)])),
         "pause": max(pauses_s),
         "batches": len(pauses_s) - 1,
         "losses": losses,
     }
+
+
+def second_model(fleet: Joined) -> tuple[SampleCounters, CountingOptimizer]:
+    model = SampleCounters(SIZE)
+    return fleet.wrap(model, CountingOptimizer(model.parameters()))
 
 
 def await_return(came: Path) -> None:
