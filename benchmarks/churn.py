@@ -147,6 +147,7 @@ class Churned:
             time.sleep(0.1)
         self.left = left
         for pid in left:
+            print(f"left: {pid} {Path(f'/proc/{pid}/cmdline').read_bytes()[:200]!r}", flush=True)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return self.process.wait()
@@ -213,8 +214,9 @@ def main() -> int:
     parser.add_argument("--algorithms", default="pace,async", help="each for so long")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows, leaks, kept = [], 0, {}
+    leaks, kept = 0, {}
     for algorithm in options.algorithms.split(","):
+        rows = []
         with tempfile.TemporaryDirectory(prefix="ownpace-churn-") as name:
             found, counts = churn(algorithm, options, Path(name))
         print(f"{algorithm}: " + ", ".join(f"{what} {count}" for what, count in counts.items()), flush=True)
@@ -229,7 +231,7 @@ def main() -> int:
                 (algorithm, what, f"{first:.0f}", f"{max(each.values):.0f}", f"{last:.0f}", f"{grows:+.1f}", verdict)
             )
         leaks += counts["processes left"] + counts["ended by itself"]
-    print_table(("algorithm", "", "first", "most", "last", "an hour", ""), rows)
+        print_table(("algorithm", "", "first", "most", "last", "an hour", ""), rows)
     if options.json is not None:
         options.json.write_text(json.dumps(kept), encoding="utf-8")
     return int(leaks > 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from tests.process.conftest import start as start
 from tests.process.started import PATIENCE_S, ROOT, Start, Started, free_port
 
@@ -64,3 +65,16 @@ def test_the_scripts_for_one_machine(start: Start) -> None:
 def test_a_compiled_model(start: Start) -> None:
     printed = well(start(command("char_gpt.py", 2, "--algorithm", "sync", "--compile", "--updates", "6")))
     assert number_after("validation loss", printed) < 4.6
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_images_in_folders(processes: int, start: Start, tmp_path: Path) -> None:
+    for part, count in (("train", 8), ("val", 2)):
+        for name in ("dark", "light"):
+            (tmp_path / part / name).mkdir(parents=True)
+            for number in range(count):
+                colour = (10 * number, 0, 0) if name == "dark" else (255, 255 - 10 * number, 255)
+                Image.new("RGB", (20, 16), colour).save(tmp_path / part / name / f"{number}.jpg")
+    arguments = [str(tmp_path), "--model", "resnet18", "--size", "16", "--batch-size", "4", "--epochs", "2"]
+    printed = well(start(command("folder_images.py", processes, *arguments, "--lr", "0.001", "--workers", "0")))
+    assert "epoch 2: accuracy" in printed

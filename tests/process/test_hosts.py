@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
-from tests.process.started import PATIENCE_S
+from tests.process.started import PATIENCE_S, until
+
+from ownpace.core.contract.event_file import read_events
+from ownpace.core.contract.events import Fault, Generation
 
 ME = os.getpid() % 100_000  # tests that run side by side have hosts of their own
 HOSTS = {f"ownpace-a{ME}": "10.77.0.1", f"ownpace-b{ME}": "10.77.0.2"}
@@ -69,3 +73,35 @@ def test_two_hosts_train_together_with_a_server_on_each(hosts, algorithm, tmp_pa
     assert len(result["busy"]) == 4
     assert outputs[1] == ""  # the first host alone speaks
     assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(("backend", "algorithm"), [("static", "async"), ("c10d", "sync"), ("c10d", "async")])
+def test_two_hosts_go_on_after_the_rank_of_one_was_killed(hosts, backend, algorithm, start, tmp_path):
+    """With a server on each, which dies with the rank that started it."""
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[[machine]]\ncount = 2\nsamples_per_s = 300\n[[server]]\nhost = 0\n[[server]]\nhost = 1\n")
+    runs = []
+    for number, host in enumerate(hosts):
+        where = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2"]
+        if backend == "c10d":
+            where += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{HOSTS[hosts[0]]}:29777", "--rdzv-id", "hosts"]
+            # In a namespace, no name of the host leads to this address.
+            where += ["--local-addr", HOSTS[host], "--rdzv-conf", f"is_host={int(number == 0)}"]
+        else:
+            where += ["--node-rank", str(number), "--master-addr", HOSTS[hosts[0]], "--master-port", "29777"]
+        command = ["ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run", *where, "-m", "ownpace"]
+        command += ["train", "--algorithm", algorithm, "--fleet", str(fleet), "--samples", "12000", "--json"]
+        command += ["--checkpoint-every", "1500", "--out", str(tmp_path / "out")]
+        (tmp_path / host).mkdir()  # hosts share no files but the folder of the run
+        runs.append(start(command, TMPDIR=str(tmp_path / host), OWNPACE_KEY="a key that all hosts were given"))
+    checkpoints = tmp_path / "out" / "checkpoints"
+    until(lambda: checkpoints.exists() and any(checkpoints.glob("*.safetensors")), "a checkpoint is there")
+    (victim,) = (ranks[1] for run in runs if 1 in (ranks := run.ranks()))
+    os.kill(victim, signal.SIGKILL)
+    assert [run.ends() for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
+    events = list(read_events(tmp_path / "out" / "events.jsonl"))
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["samples"] >= 12000
+    if backend == "static":  # the others have gone on, and taken both in again
+        assert {event.who for event in events if isinstance(event, Fault)} == {"worker-1", "server-1"}
+        changes = [event.members for event in events if isinstance(event, Generation) and event.members is not None]
+        assert not changes or changes[-1] == ["worker-0", "worker-1"]

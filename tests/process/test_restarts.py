@@ -12,7 +12,7 @@ import pytest
 from tests.process.started import PATIENCE_S, Started, check_folder, free_port, importable, train, until
 
 from ownpace.core.contract.event_file import read_events
-from ownpace.core.contract.events import Update
+from ownpace.core.contract.events import Generation, Update
 from ownpace.run.standing import standing_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
@@ -84,6 +84,23 @@ def test_a_run_that_torchrun_starts_again_goes_on_from_its_last_checkpoint(start
     samples = updates(run.out)
     assert samples == sorted(set(samples))
     assert samples[0] < 600
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_two_agents_go_on_after_one_has_lost_its_rank(start, backend, tmp_path):
+    """Static: the rank is started again alone, and joins the other. c10d: both are started again, from a checkpoint."""
+    often = ("--samples", "20000", "--checkpoint-every", "600", "--log-files")
+    commands = agents("--algorithm", "sync", *often, nnodes=2, backend=backend)
+    key = {"OWNPACE_KEY": "a key that all hosts were given", "PYTHONPATH": importable()}
+    runs = [start(command, **key) for command in commands]
+    until_checkpoint(runs[0])
+    (victim,) = (rank[1] for run in runs if 1 in (rank := run.ranks()))
+    os.kill(victim, signal.SIGKILL)
+    assert [run.ends() for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
+    assert check_folder(tmp_path / "out").sums.samples >= 20000
+    events = list(read_events(tmp_path / "out" / "events.jsonl"))
+    joins = [event.why for event in events if isinstance(event, Generation)].count("join")
+    assert joins == (1 if backend == "static" else 0)
 
 
 def test_what_no_start_can_mend_is_said_again_at_once(start):

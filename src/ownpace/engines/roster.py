@@ -43,7 +43,7 @@ class Roster:
         layout: Layout,
         sites: Mapping[str, str] | None = None,
     ) -> Roster:
-        """The nodes that an algorithm needs on workers with these names, at these sites."""
+        """The nodes that an algorithm needs on workers with these names; `sites` of workers and servers by name."""
         whole = Shard(0, 0, layout.size)
         shards = layout.shards(num_servers) if num_servers else ()
         at = [(sites or {}).get(name, "") for name in workers]
@@ -51,7 +51,7 @@ class Roster:
         return cls(
             divided,
             [Address("worker", rank, name, whole, at[rank]) for rank, name in enumerate(workers)],
-            [Address("server", shard.index, f"server-{shard.index}", shard) for shard in shards],
+            [_server(shard, sites or {}) for shard in shards],
             [Address("communicator", i, f"communicator-{i}", whole, at[ranks[0]]) for i, ranks in enumerate(divided)]
             if algorithm.has_communicators
             else [],
@@ -69,6 +69,11 @@ class Roster:
     def names(self) -> dict[str, list[str]]:
         """Every group that has members, by name."""
         return {group.name: [member.name for member in group] for group in self.groups if len(group)}
+
+
+def _server(shard: Shard, sites: Mapping[str, str]) -> Address:
+    name = f"server-{shard.index}"
+    return Address("server", shard.index, name, shard, sites.get(name, ""))
 
 
 def divide(algorithm: Algorithm, sites: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -229,6 +229,10 @@ class Fleet:
         sites = {site: number for number, site in enumerate(dict.fromkeys(each.machine.site for each in workers))}
         return tuple(sorted(workers, key=lambda worker: sites[worker.machine.site]))
 
+    def site_of(self, server: ServerMachine) -> str:
+        """Where a server is: with the first worker, unless it says otherwise."""
+        return self.workers[0].machine.site if server.site is None else server.site
+
     def _pauses(self) -> dict[str, list[tuple[float, float]]]:
         """Of each worker, from when until when."""
         pauses: dict[str, list[tuple[float, float]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import subprocess
 import sys
@@ -23,7 +24,7 @@ class ImageLoaders:
     def __init__(self, count: int) -> None:
         self._threads = ThreadPoolExecutor(count, "ownpace-images")
         self._processes = _Processes()
-        # When this object is gone. Where Python ends, the end of their input ends them.
+        # When this object is gone. Where Python ends, they do so themselves.
         self._close = weakref.finalize(self, _end_soon, self._threads, self._processes)
         self._close.atexit = False
 
@@ -59,6 +60,8 @@ class _Processes:
                 command = [sys.executable, "-P", str(SCRIPT)]
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                 self._own.process = process
+                if not self._all:
+                    atexit.register(self.end)
                 self._all.append(process)
         return process
 
@@ -66,6 +69,7 @@ class _Processes:
         """End all of them, at once: nobody waits for an answer any more, and they have nothing to lose."""
         with self._lock:
             self._closed = True
+        atexit.unregister(self.end)
         for process in self._all:
             process.kill()
             process.wait()

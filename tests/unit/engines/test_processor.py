@@ -72,3 +72,25 @@ def test_jitter_lengthens_the_beginning_too():
     for _ in range(5):
         first, second = (each.compute(0, 10) for each in (plain, slower))
         assert second[1] - second[0] == pytest.approx(2 * (first[1] - first[0]))
+
+
+def test_parts_of_a_micro_batch_take_as_long_as_the_whole():
+    slow = Slowdown(from_s=2, until_s=4, factor=2)
+    whole, in_parts = processor(slowdown=(slow,), jitter=0.5), processor(slowdown=(slow,), jitter=0.5)
+    start, end = whole.compute(1, 20)
+    work_s = in_parts.work_s(20)
+    assert in_parts.spend(1, 0.25 * work_s)[0] == start
+    middle = in_parts.spend(0, 0.25 * work_s)[1]
+    assert in_parts.spend(0, 0.5 * work_s)[0] == middle
+    assert in_parts.spend(0, 0.0)[1] == pytest.approx(end)
+    assert whole.partway(start, end, 0.5) == pytest.approx(middle)
+
+
+def test_a_share_of_the_work_is_done_sooner_where_the_pace_is_higher():
+    slow = Slowdown(from_s=2, until_s=4, factor=2)
+    machine = processor(slowdown=(slow,))
+    assert machine.compute(1, 30) == (1, 5)
+    assert [machine.partway(1, 5, share) for share in (0, 1 / 6, 1 / 3, 2 / 3, 1)] == pytest.approx([1, 1.5, 2, 4, 5])
+    assert [machine.partway(3, 4, share) for share in (0.5, 1)] == pytest.approx([3.5, 4])
+    assert [machine.partway(5, 7, share) for share in (0.5, 1)] == pytest.approx([6, 7])
+    assert processor().partway(1, 3, 0.25) == 1.5

@@ -145,7 +145,8 @@ def test_every_node_is_listed_once_and_found_by_its_name() -> None:
 
 
 def test_a_communicator_is_where_the_first_of_its_workers_is() -> None:
-    sites = dict(zip(NAMES, "aabb", strict=True))
+    sites = dict(zip(NAMES, "aabb", strict=True)) | {"server-1": "c"}
+    assert [node.site for node in Roster.plan(Served(), NAMES, 2, layout(), sites).servers] == ["", "c"]
     roster = Roster.plan(Connected(division=((0, 2), (1,), (3,))), NAMES, 0, layout(), sites)
     assert [worker.site for worker in roster.workers] == ["a", "a", "b", "b"]
     assert [node.site for node in roster.communicators] == ["a", "a", "b"]

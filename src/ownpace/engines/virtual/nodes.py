@@ -223,8 +223,7 @@ class VirtualServer(VirtualLearner, VirtualNode):
     ) -> None:
         simulation = surroundings[0]
         fleet, progress = simulation.job.fleet, Progress(simulation.budget, counts_alone=True)
-        site = fleet.workers[0].machine.site if machine.site is None else machine.site
-        address = VirtualAddress("server", shard.index, f"server-{shard.index}", shard, site)
+        address = VirtualAddress("server", shard.index, f"server-{shard.index}", shard, fleet.site_of(machine))
         bandwidth = machine.bandwidth_bytes_per_s or fleet.network.bandwidth_bytes_per_s
         super().__init__(surroundings, address, bandwidth, progress)
         self.begin_at(replica)

@@ -80,7 +80,7 @@ def uplinks(fleet: Fleet) -> dict[str, Uplink]:
     between = fleet.network.between
     if between is None:
         return {}
-    sites = {worker.machine.site for worker in fleet.workers} | {server.site for server in fleet.server if server.site}
+    sites = {worker.machine.site for worker in fleet.workers} | set(map(fleet.site_of, fleet.server))
     bandwidth = between.bandwidth_bytes_per_s or math.inf
     return {site: Uplink(bandwidth, between.latency_s) for site in sorted(sites)}
 

@@ -47,6 +47,8 @@ def draw_subject(draws: Draws, num_workers: int, only: str | None = None) -> Tor
         parameters["by_layer"] = True
     if name == "sync" and draws.aside(0.4):
         parameters["via"] = "servers"
+    if name == "layered" and draws.aside(0.4):
+        parameters["groups"] = None  # the sites, where there are several
     algorithm = make_algorithm(name, parameters)
     return described(algorithm, name)
 

@@ -134,8 +134,10 @@ def table(verdicts: Sequence[RunVerdict]) -> str:
     for algorithm in dict.fromkeys(verdict.ordeal.algorithm for verdict in verdicts):
         own = [verdict for verdict in verdicts if verdict.ordeal.algorithm == algorithm]
         rows.append(_row(algorithm, [each for verdict in own for each in verdict.found], sum(v.wrong for v in own)))
-    hows = dict.fromkeys(each.how for each in found)
-    rows += [_row(f"all: {how}", [each for each in found if each.how == how]) for how in hows]
+    for how in dict.fromkeys(each.how for each in found):
+        of_workers = [each for each in found if each.how == how and each.who.startswith("worker")]
+        others = [each for each in found if each.how == how and each not in of_workers]
+        rows += [_row(f"{what}, {how}", own) for what, own in (("workers", of_workers), ("others", others)) if own]
     rows.append(_row("all", found, sum(verdict.wrong for verdict in verdicts)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [

@@ -37,8 +37,8 @@ class RunTerms:
     """Parts of the vector that are averaged over samples of their own."""
     checkpoint_every: int | None = None
     """Samples after which a generation ends in good order, if that is to be."""
-    sites: tuple[str, ...] = ()
-    """Where each of the workers is; none where all are at one."""
+    sites: tuple[tuple[str, str], ...] = ()
+    """The name of each worker and server, and where it is; none where all are at one site."""
     links: PrescribedLinks | None = None
     """Where bandwidths are prescribed, those."""
 
@@ -58,7 +58,10 @@ class RunTerms:
             detail=job.detail,
             checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
             links=PrescribedLinks.of(job),
-            sites=tuple(worker.machine.site for worker in job.fleet.workers),
+            sites=(
+                *((worker.name, worker.machine.site) for worker in job.fleet.workers),
+                *((f"server-{index}", job.fleet.site_of(server)) for index, server in enumerate(job.servers)),
+            ),
         )
 
     @property
@@ -93,8 +96,7 @@ class RunTerms:
 
     def roster(self, workers: Sequence[str] | None = None) -> Roster:
         """The nodes that take part, with these workers, or with all."""
-        sites = dict(zip(self.workers, self.sites, strict=False))
-        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout, sites)
+        return Roster.plan(self.algorithm, workers or self.workers, self.num_servers, self.layout, dict(self.sites))
 
     def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate."""

@@ -296,3 +296,39 @@ def test_damage_is_noticed_or_harmless(packet, frame, place, how, bits):
     except WireError:
         return
     assert isinstance(came, Packet)
+
+
+# ---- what goes layer by layer ----
+
+IN_PARTS = Limits(SHARDS, 12, num_workers=12, own=SHARDS[1], parts={0: (2, 3), 1: (1, 2, 1)})
+
+
+def a_part(part: int, size: int, num_parts: int = 3) -> Packet:
+    return Packet(Gradient(values(size, torch.float32), 3, (4,)), part=part, num_parts=num_parts)
+
+
+def test_buckets_of_layers_come_as_they_went():
+    for part, size in enumerate((1, 2, 1)):
+        came = there(a_part(part, size), IN_PARTS)
+        assert (came.part, came.num_parts) == (part, 3)
+        assert isinstance(came.body, Gradient)
+        assert len(came.body.total) == size
+    parameters = Parameters(values(3, torch.float32), 9, SHARDS[0])
+    assert there(Packet(parameters, part=1, num_parts=2), IN_PARTS).part == 1
+
+
+@pytest.mark.parametrize(
+    ("packet", "words"),
+    [
+        (a_part(1, 1), "a gradient of 1 values"),
+        (a_part(0, 1, num_parts=2), "2 buckets of layers, where 3 are expected"),
+        (a_part(3, 1), "bucket 3 of 3"),
+        (a_part(-1, 1), "bucket -1 of 3"),
+        (Packet(Parameters(values(2, torch.float32), 9, SHARDS[0]), part=1, num_parts=2), "parameters of 2 values"),
+        (Packet(Parameters(values(2, torch.float32), 9, SHARDS[2]), part=0, num_parts=2), "where 0 are expected"),
+        (Packet(values(2, torch.float32), part=0, num_parts=2), "bucket 0 of 2; none has such a number"),
+    ],
+)
+def test_buckets_that_fit_no_shard_are_refused(packet, words):
+    with pytest.raises(WireError, match=words):
+        there(packet, IN_PARTS)
