@@ -179,7 +179,7 @@ class Hub:
         elastic.lose(name)
 
     def _as_cause(self, error: OwnpaceError) -> OwnpaceError:
-        """A node that does not answer is why the run ends, where that is decided here: too few workers are left, say."""
+        """A node that does not answer is why the run ends, where that is decided here: too few workers, say."""
         config = self._config.elasticity
         if config is None or config.on_failure == "stop" or not isinstance(error, PeerLost):
             return error
