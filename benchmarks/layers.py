@@ -11,6 +11,7 @@ gradient: at 1, transferring takes as long as computing.
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -108,7 +109,10 @@ def compared(updates: int) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for workers, load in ((1, 1.0), (2, 1.0)):
         predicted = {way: rate("virtual", way, workers, load, updates) for way in WAYS}
-        measured = {way: rate("process", way, workers, load, updates) for way in WAYS}
+        measured = {}
+        for way in WAYS:
+            print(f"{workers} workers, load {load:g}, {way} …", file=sys.stderr)
+            measured[way] = rate("process", way, workers, load, updates)
         where = (str(workers), f"{load:g}")
         for way in WAYS:
             off = measured[way] / predicted[way] - 1

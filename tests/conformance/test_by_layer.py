@@ -207,6 +207,14 @@ def test_what_is_on_record():
     assert summarize(events).busy["worker-0"] == pytest.approx(10 / summarize(events).seconds, rel=1e-6)
 
 
+def test_a_worker_ends_when_its_last_push_is_in_the_parameters():
+    """It awaits the lowest layers alone; the slowest server is at its update long after that."""
+    setting = Setting(1.0, 1e6, (1e6, 100.0), 1e-3, 6)
+    _, events = run(setting, by_layer=True, samples=24)
+    made = [update.who for update in updates(events)]
+    assert [made.count(f"server-{server}") for server in range(2)] == [3, 3]
+
+
 def test_a_slow_down_in_the_middle_counts_for_the_layers_after_it():
     """A machine that stands still in mid-gradient sends its last layers that much later, and its first ones in time."""
     fleet = Fleet(

@@ -30,14 +30,14 @@ from ownpace.drop_in import Joined
 from ownpace.testing.counted import CountingOptimizer, SampleCounters
 
 SIZE, BATCH, LOOPS, EPOCHS = 403, 8, 2, 2
-WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 PARAMETERS: dict[str, dict[str, Any]] = {"local": {"steps": 3}, "grouping": {"prerun": 1, "regroup_every": 4}}
 
 
 class Deaths:
     """When this rank dies."""
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], back: str | None) -> None:
+        self._mark = None if back is None else Path(back).with_suffix(".dead")
         self._mine = [word.split(":")[1:] for word in words if word.partition(":")[0] == str(RANK)]
 
     def at(self, loop: int, batch: object, *, stepped: bool = False) -> None:
@@ -45,6 +45,8 @@ class Deaths:
         for where, when, how in self._mine:
             if (where, when) != (str(loop), str(batch)) or stepped != (how == "step"):
                 continue
+            if self._mark is not None:
+                self._mark.touch()
             if how.isdecimal():
                 threading.Timer(int(how) / 1000, die).start()
             else:
@@ -80,18 +82,25 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
     total = LOOPS * EPOCHS * SIZE / (BATCH * fleet.num_workers)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=int(total))
     fleet.wrap(model, optimizer, scheduler=scheduler if kind == "adamw" else None)
+    second = second_model(fleet) if "models" in options else None
+    loader = {"num_workers": int(options["workers"])} if "workers" in options else {}
     losses = []
     pauses_s, last_s = [0.0], math.inf
     first = fleet.epoch // EPOCHS if "from_epoch" in options else 0
     for loop in range(first, LOOPS):
         deaths.at(loop, "-")
-        for number, batch in enumerate(fleet.batches(data, BATCH, epochs=EPOCHS, sampling=sampling)):  # type: ignore[arg-type]
+        batches = fleet.batches(data, BATCH, epochs=EPOCHS, sampling=sampling, **loader)  # type: ignore[arg-type]
+        for number, batch in enumerate(batches):
             deaths.at(loop, number)
-            if "back" in options and (fleet.num_workers < WORLD or "again" in options):
+            if "back" in options:
                 await_return(Path(options["back"]))
             loss(batch, model).backward()
             optimizer.step()
             optimizer.zero_grad()
+            if second is not None:  # as a GAN has it: two steps for each batch
+                counted(batch, second[0]).backward()
+                second[1].step()
+                second[1].zero_grad()
             now_s = time.monotonic()
             pauses_s.append(now_s - last_s)
             last_s = now_s
@@ -104,7 +113,13 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
         losses.append(fleet.reduce({"loop": loop}, op="max"))
     deaths.at(LOOPS, "-")
     fleet.barrier()
-    counts = list(map(int, model.low.tolist())) if kind == "counted" else []
+    layers = [model.low, model.high, *(() if second is None else second[0].parameters())] if kind == "counted" else []
+    wrong = {
+        f"{layer} {index}": int(count)
+        for layer, counts in enumerate(layers)
+        for index, count in enumerate(counts.tolist())
+        if count != LOOPS * EPOCHS
+    }
     return {
         "rank": fleet.rank,
         "workers": fleet.num_workers,
@@ -114,7 +129,7 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
         "updates": fleet.updates,
         "epoch": fleet.epoch,
         "rate": optimizer.param_groups[0]["lr"],
-        "wrong": {str(index): count for index, count in enumerate(counts) if count != LOOPS * EPOCHS},
+        "wrong": wrong,
         "model": digest(flat(model)),
         "state": digest(torch.cat([each.reshape(-1).double() for each in states(optimizer)])),
         "pause": max(pauses_s),
@@ -123,12 +138,17 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
     }
 
 
+def second_model(fleet: Joined) -> tuple[SampleCounters, CountingOptimizer]:
+    model = SampleCounters(SIZE)
+    return fleet.wrap(model, CountingOptimizer(model.parameters()))
+
+
 def await_return(came: Path) -> None:
-    """Do not come to the end before the rank that died is back, and has got a batch."""
+    """Do not come to the end before the rank that dies, or has died, is back and has got a batch."""
     if f".{RANK}" == came.suffix and "again=1" in sys.argv:
         came.touch()
-    deadline = time.monotonic() + 1.0
-    while not came.exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 2.0
+    while came.with_suffix(".dead").exists() and not came.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
@@ -152,7 +172,8 @@ def main() -> None:
     seen: dict[str, Any] = {}
     try:
         with ownpace.join(algorithm, parameters=PARAMETERS.get(algorithm), **for_join) as fleet:
-            seen = train(fleet, kind, Deaths([word for word in words if "=" not in word]), options)
+            deaths = Deaths([word for word in words if "=" not in word], options.get("back"))
+            seen = train(fleet, kind, deaths, options)
         assert fleet.summary is not None
         seen["identical"] = fleet.summary.replicas_identical
     except ownpace.OwnpaceError as error:

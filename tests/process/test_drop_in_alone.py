@@ -78,10 +78,15 @@ def test_alone_every_sample_counts(algorithm: str) -> None:
     assert seen["summary"]["samples"] == 50
 
 
-@pytest.mark.parametrize(("make_optimizer", "servers"), [(sgd, 1), (adamw, 1), (two_groups, 2)])
-def test_a_server_has_the_optimizer_and_follows_its_schedule(make_optimizer: MakeOptimizer, servers: int) -> None:
+@pytest.mark.parametrize(
+    ("make_optimizer", "servers", "by_layer"), [(sgd, 2, True), (adamw, 1, False), (two_groups, 2, False)]
+)
+def test_a_server_has_the_optimizer_and_follows_its_schedule(
+    make_optimizer: MakeOptimizer, servers: int, by_layer: bool
+) -> None:
     clip = 0.5 if servers > 1 else None
-    options: dict[str, Any] = {"join": {"servers": servers}, "wrap": {"clip_norm": clip}}
+    join = {"servers": servers, "parameters": {"by_layer": by_layer}}
+    options: dict[str, Any] = {"join": join, "wrap": {"clip_norm": clip}}
     seen = train("async", 50, make_optimizer, gamma=0.9, schedule_first=servers > 1, **options)
     updates = [[batch] for batch in seen["loops"][0]]
     expected = on_one_machine(50, updates, make_optimizer, gamma=0.9, clip_sum=clip)

@@ -85,6 +85,8 @@ def slowly(*all_: Any) -> list[Any]:
             ("stale", [some_death(2)]),
             ("grouping", [some_death(1)]),
             ("sync", ["1:0:4:kill", "sampling=shards"]),
+            ("pace", [some_death(2), "workers=2"]),
+            ("balanced", [some_death(1), "models=2"]),
         ),
     ],
 )

@@ -135,7 +135,9 @@ def test_the_gradient_is_of_what_has_come():
                 me.send(server, gradient)
                 me.place(me.receive(server))
             total = (await gradient).total
+            assert me.training  # as far as it knows
             again = await me.gradient()
+            assert not me.training  # it has waited for the servers' messages, which say so
             assert again.versions == (1, 1)
             points.append(me.parameters.values - (before - 0.5 * total / 8))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ownpace import make_algorithm
 from ownpace.core.contract.events import End, Event, Generation, Update
 from ownpace.core.learning.plain_state import PlainState
+from ownpace.engines.virtual.state import ServerRecord
 from ownpace.fleet import Between, Fleet, Machine, Network, PlannedFault, ServerMachine
 from ownpace.testing import simulate
 from ownpace.testing.torture.tasks import Ballots
@@ -121,3 +122,16 @@ def test_without_gradients_servers_that_made_an_update_of_different_workers_know
     assert first == second
     made = [[event for event in events if isinstance(event, Update)] for events in both]
     assert made[0] == made[1]
+
+
+def test_a_run_that_goes_on_with_fewer_servers_counts_from_the_furthest_of_them():
+    """Server 0 is killed, and has made fewer updates than server 1 from then on; the next has made as many as that."""
+    dies = PlannedFault(worker="server-0", at_s=1.7, back_at_s=2.0)
+    job: dict[str, Any] = {"task": Ballots(num_samples=99), "lr": 1.0}
+    _, _, states = run("async", fleet(dies, servers=2), samples=80, checkpoint_every=60, **job)
+    versions = [record["counts"]["version"] for record in cast(list[ServerRecord], states[-1]["servers"])]
+    assert versions[0] < versions[1]
+    _, events, _ = run("async", fleet(), samples=80, resume_from=states[-1], **job)
+    assert generations(events)[0].updates == versions[1]
+    made = [event.version for event in events if isinstance(event, Update)]
+    assert made == list(range(versions[1] + 1, versions[1] + 1 + len(made)))

@@ -35,7 +35,8 @@ from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
 from ownpace.engines.job import OnProgress
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.node.user_parameters import UserParameters
-from ownpace.engines.process.run.joining import FleetOptions, LoopRun
+from ownpace.engines.process.run.joining import LoopRun
+from ownpace.engines.process.run.opening import FleetOptions
 from ownpace.engines.process.run.rendezvous import Environment, default_timeout_s
 from ownpace.report.summary import Summary, SummaryBuilder
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -67,8 +66,12 @@ class _Recorder(TorchFunctionMode):
         self._layers = dict(layers)
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         given = kwargs or {}
         for argument in (*args, *given.values()):
             for each in argument if isinstance(argument, list | tuple) else (argument,):

@@ -31,7 +31,7 @@ from ownpace.engines.virtual.awaitables import (
 from ownpace.engines.virtual.clock import Call, Due
 
 
-class LayerSender(Endpoint, Protocol):
+class LayersLeaving(Endpoint, Protocol):
     """What layers on their way know of the node that they leave."""
 
     def book(self, receiver: Endpoint, nbytes: int) -> float:
@@ -41,7 +41,7 @@ class LayerSender(Endpoint, Protocol):
         """All of a gradient that was handed over is on its way."""
 
 
-class LayerReceiver(Computing, Protocol):
+class LayersArriving(Computing, Protocol):
     """What parameters on their way know of the worker that waits for them."""
 
     processor: Processor
@@ -59,7 +59,7 @@ class LayeredMessage(VirtualMessage):
 
     __slots__ = ("arrivals",)
 
-    def __init__(self, sender: LayerSender, receiver: Endpoint, body: Parameters, stop: bool, notes: Notes) -> None:
+    def __init__(self, sender: LayersLeaving, receiver: Endpoint, body: Parameters, stop: bool, notes: Notes) -> None:
         super().__init__(receiver, sender.address, body, sender.progress.samples, stop, notes)
         itemsize = body.values.element_size()
         buckets = sender.simulation.layer_times.buckets(body.shard)
@@ -89,7 +89,7 @@ class Arriving:
 
     __slots__ = ("_before", "_came", "_gradient", "_missing", "_worker")
 
-    def __init__(self, worker: LayerReceiver, before: Arriving | None) -> None:
+    def __init__(self, worker: LayersArriving, before: Arriving | None) -> None:
         self._worker = worker
         self._before = before
         self._missing = 0
@@ -142,10 +142,10 @@ class ArrivingGradient(VirtualGradient):
     """A gradient at parameters that are still arriving: each layer's forward pass waits for its own."""
 
     __slots__ = ("_backward_s", "_came", "_first_s", "_indices", "_plus", "_pushes", "_ready_s", "_waits", "_work_s")
-    worker: LayerReceiver
+    worker: LayersArriving
 
     def __init__(
-        self, worker: LayerReceiver, samples: int, ready_s: float, indices: Tensor, plus: Gradient | None
+        self, worker: LayersArriving, samples: int, ready_s: float, indices: Tensor, plus: Gradient | None
     ) -> None:
         super().__init__(worker.simulation.learning.initial, samples, worker.progress.versions)
         self.worker, self.computed = worker, samples
@@ -230,7 +230,7 @@ class PushedLayers(Due):
 
     __slots__ = ("_gradient", "_left", "_notes", "_receiver", "_sender", "_times", "done", "driver")
 
-    def __init__(self, sender: LayerSender, receiver: Endpoint, gradient: VirtualGradient, notes: Notes) -> None:
+    def __init__(self, sender: LayersLeaving, receiver: Endpoint, gradient: VirtualGradient, notes: Notes) -> None:
         self.done, self.driver = False, None
         self._sender, self._receiver, self._gradient, self._notes = sender, receiver, gradient, notes
         # The highest layers first: the backward pass ends with the lowest.
@@ -258,4 +258,4 @@ class PushedLayers(Due):
         sender.has_pushed()
 
 
-__all__ = ["Arriving", "ArrivingGradient", "LayerReceiver", "LayerSender", "LayeredMessage", "PushedLayers"]
+__all__ = ["Arriving", "ArrivingGradient", "LayeredMessage", "LayersArriving", "LayersLeaving", "PushedLayers"]

@@ -165,6 +165,10 @@ class VirtualRun:
             raise self._cannot_go_on(error) from None
         self._monitor.attend(generation.workers, generation.servers, state["tallies"])
         self._faults.begin(generation)
+        if generation.servers and len(state["servers"]) not in (0, len(generation.servers)):
+            # Of another number, each goes on where the furthest was; so does the run.
+            furthest, totals = generation.servers[0].progress, self._monitor.totals
+            totals.updates, totals.samples = furthest.version, furthest.samples
         if state["generation"] > 1:
             self._announce()
 

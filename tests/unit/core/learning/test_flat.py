@@ -119,3 +119,26 @@ def test_shards_are_whole_layers_in_order_and_cover_everything(sizes, data):
 def test_more_shards_than_layers_are_refused():
     with pytest.raises(InputError, match="3 servers, but the model has only 2 layers"):
         Layout(nn.Linear(2, 2)).shards(3)
+
+
+class GivenUp(BaseException):
+    """As if a new generation began in the middle of a pass."""
+
+
+def test_a_pass_that_is_given_up_in_the_middle_leaves_nothing_behind():
+    torch.manual_seed(0)
+    model = FlatModel(Digits(), torch.device("cpu"))
+    batch = Digits().train_samples().pick(torch.arange(8))
+    right = model.gradient(*batch)[0]
+    out = torch.empty_like(right)
+
+    def give_up(layer: int) -> None:
+        raise GivenUp
+
+    for hooks in ({"on_need": give_up}, {"on_loss": lambda loss: give_up(0)}, {}):
+        with pytest.raises(GivenUp):
+            model.gradient_by_layer(*batch, out, None, give_up, **hooks)
+    told: list[int] = []
+    model.gradient_by_layer(*batch, out, None, told.append, told.append)
+    assert torch.equal(out, right)
+    assert len(told) > len(model.layout.layers)

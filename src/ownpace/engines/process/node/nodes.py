@@ -17,10 +17,11 @@ from ownpace.core.contract.roles import Pending
 from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, Notes, Parameters
 from ownpace.core.learning.layer_work import layer_buckets
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.inbox import Inbox, ProcessReceive, taken
+from ownpace.engines.process.node.inbox import Inbox
 from ownpace.engines.process.node.learner import LearnerState
 from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
+from ownpace.engines.process.node.receiving import ProcessReceive, taken
 from ownpace.engines.process.node.sums import NodeSums
 from ownpace.engines.process.talk.control import Control, Pull, Pulled, PullState, StatePart
 from ownpace.engines.process.talk.wire import Packet, blamed

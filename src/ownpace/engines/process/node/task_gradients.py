@@ -15,9 +15,10 @@ from ownpace.core.learning.sampling import Sampler
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
-from ownpace.engines.process.node.inbox import TICK_S, ProcessReceive
+from ownpace.engines.process.node.inbox import TICK_S
 from ownpace.engines.process.node.layered_pass import BackwardPass, ForwardPass, LayerPace, Push
 from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.receiving import ProcessReceive
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 from ownpace.engines.processor import Processor
 

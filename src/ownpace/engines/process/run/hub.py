@@ -158,7 +158,7 @@ class Hub:
         name, elastic = error.blame, self._elastic
         self._silence.forget(name)
         if elastic is None or not elastic.goes_on_without(name):
-            self.complaints.add(error)
+            self.complaints.add(self._as_cause(error))
             return
         restarts = elastic.restarts(name) and self.restarts.ask(name)
         if name not in elastic.members:
@@ -177,6 +177,15 @@ class Hub:
         self.journal.lose(name, self._now())
         self._had[name] = self.journal.nodes[name].totals.updates
         elastic.lose(name)
+
+    def _as_cause(self, error: OwnpaceError) -> OwnpaceError:
+        """A node that does not answer is why the run ends, where that is decided here: too few workers, say."""
+        config = self._config.elasticity
+        if config is None or config.on_failure == "stop" or not isinstance(error, PeerLost):
+            return error
+        cause = MachineDied(f"{str(error).partition(';')[0]}; the others cannot go on without it")
+        cause.blame = error.blame
+        return cause
 
     def newly_lost(self) -> set[int]:
         """The places in the fleet of workers that were lost since the last time."""

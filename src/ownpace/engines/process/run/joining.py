@@ -5,73 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 
-import torch
 from torch import nn
 
-from ownpace.core.contract import events
-from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.learning.claims import Places
-from ownpace.engines.job import OnFailure, OnProgress
-from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.process.node.loop import UserLoop
-from ownpace.engines.process.node.model_state import global_state_dicts
 from ownpace.engines.process.node.nodes import ProcessWorker
-from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.node.user_parameters import UserParameters
-from ownpace.engines.process.run.connection import Connection
-from ownpace.engines.process.run.generations import Elasticity
-from ownpace.engines.process.run.journal import HubConfig
-from ownpace.engines.process.run.launch import backend_on
 from ownpace.engines.process.run.loop_data import LoopData
-from ownpace.engines.process.run.loop_life import LoopLife, LoopParts, Script
+from ownpace.engines.process.run.loop_life import LoopLife, Script
+from ownpace.engines.process.run.opening import FleetOptions, Opened, Opening
 from ownpace.engines.process.run.presence import Presence
-from ownpace.engines.process.run.readmission import Readmission, is_under_way
-from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, common_backend, local_store, meet
-from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.run.readmission import is_under_way
+from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, local_store, meet
 from ownpace.engines.process.run.sharing import (
     agree,
-    begin_alike,
     shared_counter,
     take_from_servers,
 )
-from ownpace.engines.process.run.torchrun import helpers_here
-from ownpace.engines.process.run.user_terms import header_of, terms_of, user_words
-from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.mailbox import RunKey
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import WatchedStore
 from ownpace.engines.progress import Progress
-
-
-@dataclass(frozen=True)
-class FleetOptions:
-    """What `ownpace.join` was given."""
-
-    algorithm: Algorithm
-    server_hosts: Sequence[int]
-    backend: str | None
-    seed: int
-    detail: bool
-    on_event: events.Emit | None
-    on_progress: OnProgress | None
-    timeout_s: float
-    on_failure: OnFailure = "continue"
-    min_workers: int = 1
-
-
-@dataclass(frozen=True)
-class _Open:
-    """What exists from the first loop on."""
-
-    session: Session
-    life: LoopLife
-    loop: UserLoop
-    model: nn.Module
-    user: UserParameters
-    hooks: ExitStack
-    """What was put on the user's models; closed, they are free of it."""
 
 
 class LoopRun:
@@ -82,7 +37,7 @@ class LoopRun:
         self._environment = environment
         self._alone = alone
         self._stack = ExitStack()
-        self._opened: _Open | None = None
+        self._opened: Opened | None = None
         self._is_unchecked = False
         self.data = LoopData()
         self.has_met = False
@@ -153,113 +108,16 @@ class LoopRun:
             batch_size: Of the first loop.
             alike: What must be the same on all ranks, besides model, optimizer and algorithm.
         """
-        with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
-            session, connection, worker = self._enter(stack, model, user, batch_size)
-            keep_large_blocks()  # a buffer for every sum: as in a complete run
-            worker.kept = self.data.kept
-            loop = UserLoop(worker, user, overlap=overlap)
-            hooks = stack.enter_context(_hooks(model, user, loop))
-            words = {"seed": self._options.seed, **user_words(user)}
-            # A rank that comes late goes on with what the others have: its data was compared, and it has no checkpoint.
-            first = {} if self.presence.past is not None else {**alike, "checkpoint": self.data.checkpoint}
-            is_late = connection.introduce(worker, session.terms.fingerprint(**first, **words))
-            # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
-            counters = None if is_late else self._open_counters(worker, self.presence.check)
-
-            def rejoin() -> None:
-                self.presence.rejoin(self._options.timeout_s)
-                connection.introduce(life.node, session.terms.fingerprint(**words))
-
-            life = LoopLife(self._parts(session, connection, loop, user, model, rejoin), worker, counters)
-            stack.callback(life.close)
-            stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
-            if counters is None:
-                self.data.begun = self.presence.loops - 1
-                life.join()
-            else:
-                begin_alike(worker, user, model)
-                connection.start_together(worker, spans_hosts=session.spans_hosts)
-                counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
-            self._opened = _Open(session, life, loop, model, user, hooks)
-            self._go_on_from_now_on(session, life, stack)
-            self._stack = stack.pop_all()
-
-    def _parts(
-        self,
-        session: Session,
-        connection: Connection,
-        loop: UserLoop,
-        user: UserParameters,
-        model: nn.Module,
-        rejoin: Callable[[], None],
-    ) -> LoopParts:
-        own = self.data, self._open_counters, self._progressed, self.script
-        return LoopParts(session, connection, loop, user, model, *own, rejoin)
-
-    def _go_on_from_now_on(self, session: Session, life: LoopLife, stack: ExitStack) -> None:
-        """The run has begun: it goes on when ranks die. One whose first loop does not even start has failed."""
-        session.orders.goes_on = self._options.on_failure != "stop"
-        self.presence.on_wait = life.settle
-        if self.rank == 0 and self.world_size > 1 and session.orders.goes_on:
-            back = Readmission(self._rendezvous, self.world_size, lambda: session.orders.gone)
-            stack.callback(back.close)
-
-    def _open_counters(self, worker: ProcessWorker, on_wait: Callable[[], None]) -> Counters:
-        return Counters(
-            self.store,
-            self._rendezvous.secret,
-            scope=f"generation-{worker.context.generation}/",
-            first=worker.rank == 0,
-            spans_hosts=self._environment.spans_hosts,
-            timeout_s=self._options.timeout_s,
-            on_wait=on_wait,
+        stores = self._store, self.store, self._rendezvous
+        opening = Opening(
+            self._options, self._environment, *stores, self.presence, self.data, self.script, self._progressed
         )
+        with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
+            self._opened = opening.open(stack, model, user, overlap=overlap, batch_size=batch_size, alike=alike)
+            self._stack = stack.pop_all()
 
     def _progressed(self, worker: ProcessWorker, local_samples: int) -> None:
         self.on_progress(worker.progress, local_samples)
-
-    def _enter(
-        self, stack: ExitStack, model: nn.Module, user: UserParameters, batch_size: int
-    ) -> tuple[Session, Connection, ProcessWorker]:
-        """Open the session, and connect this worker; `stack` closes them."""
-        options, environment = self._options, self._environment
-        num_servers = len(options.server_hosts) if options.algorithm.has_servers else 0
-        terms = terms_of(options.algorithm, environment.world_size, num_servers, user, detail=options.detail)
-        hub = self._hub_config(terms, model, user, batch_size) if environment.rank == 0 else None
-        session = stack.enter_context(
-            Session(
-                terms,
-                self._with_backend(user.values.device),
-                spans_hosts=environment.spans_hosts,
-                store=self._store,
-                hub=hub,
-                handles_signals=True,
-                presence=self.presence,
-            )
-        )
-        # Servers first, since importing torch takes them longest; then the hub, which waits for all of them.
-        session.start_children(helpers_here(session, environment, options.server_hosts))
-        # Entered before the connection, so that it is left after it: the hub has to hear how this node ended.
-        stack.enter_context(session.hub_running())
-        address = session.roster.workers.members[environment.rank]
-        connection, context = stack.enter_context(session.connected(address, user.values[:0], is_evaluated=False))
-        worker = ProcessWorker(context, user, batch_size, batch_size)
-        return session, connection, worker
-
-    def _with_backend(self, device: torch.device) -> Rendezvous:
-        able = backend_on(device, self._environment.local_world_size, self._options.algorithm)
-        backend = common_backend(
-            self.store, self._environment, self._options.backend or able, self._options.timeout_s, self.presence.check
-        )
-        return replace(self._rendezvous, backend=backend)
-
-    def _hub_config(self, terms: RunTerms, model: nn.Module, user: UserParameters, batch_size: int) -> HubConfig:
-        header = header_of(terms, model, user, self._options.seed, batch_size)
-        emit = self._options.on_event or _ignore
-        layers = [layer.name for layer in terms.layers]
-        options = self._options
-        elasticity = Elasticity(terms, options.on_failure, options.min_workers, joins_by_force=True)
-        return HubConfig(header, layers, emit, self._options.on_progress, elasticity=elasticity)
 
     @property
     def life(self) -> LoopLife:
@@ -432,14 +290,6 @@ class LoopRun:
         # Before the hub is told that this worker has ended: it would wait for the others, whatever they do.
         self.presence.leave()
         return [] if self._opened is None else self.life.end()
-
-
-def _hooks(model: nn.Module, user: UserParameters, loop: UserLoop) -> ExitStack:
-    """What is put on a user's models; closed, they are free of it."""
-    with ExitStack() as stack:
-        stack.enter_context(global_state_dicts([model], user, lambda: loop.global_values))
-        stack.callback(loop.let_go)
-        return stack.pop_all()
 
 
 def _ignore(*what: object) -> None:

@@ -56,6 +56,7 @@ _COME_BACK_S = 2.0
 """How long a line may take to be made anew, where a run goes on without those that are gone."""
 _PARTED_S = 60.0
 """How long rank 0 may be out of reach, where a run goes on: it does so without this rank, which joins anew."""
+_HAS_FAILED = "the run has failed: "
 _LIMITS = Limits((), 0)
 log = logging.getLogger(__name__)
 
@@ -375,7 +376,7 @@ class Presence:
                 self._complaints.add(control.error(f"rank {rank}"))
             case GiveUp(code, message) if rank == 0:
                 kinds = {kind.code: kind for kind in (InputError, ReplicasDiffer)}  # of all ranks, not of one
-                failed = PeerLost(f"the run has failed: {message}")
+                failed = PeerLost(_HAS_FAILED + message.removeprefix(_HAS_FAILED))
                 self._alarm(kinds[code](message) if code in kinds else failed)
             case Parted():
                 self._parted.add(rank)
