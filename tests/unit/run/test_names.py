@@ -11,7 +11,10 @@ from ownpace.run.names import CannotBeNamedError, algorithm_of, label, name_of, 
 
 def test_a_class_is_named_by_where_it_is_imported_from():
     assert name_of(StaleSgd) == "ownpace.algorithms.stale:StaleSgd"
-    assert recipe_of(StaleSgd(staleness=4)) == ("ownpace.algorithms.stale:StaleSgd", {"staleness": 4})
+    assert recipe_of(StaleSgd(staleness=4)) == (
+        "ownpace.algorithms.stale:StaleSgd",
+        {"staleness": 4, "by_layer": False},
+    )
 
 
 def test_a_name_that_leads_elsewhere_is_no_name(monkeypatch):

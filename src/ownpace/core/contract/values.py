@@ -264,7 +264,8 @@ class Parameters:
     def to_send(self, *, by_layer: bool) -> Parameters:
         """The same, to be sent layer by layer, or in one piece.
 
-        A node that awaits the message gets all of it; a worker that hands it to `place` before it has come need not wait.
+        A node that awaits the message gets all of it; a worker that hands it to `place` before it has come need not
+        wait.
         """
         return Parameters(self.values, self.version, self.shard, by_layer) if by_layer else self
 
