@@ -63,6 +63,7 @@ class Churned:
         self.out = folder / "run"
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
+        self._workers = workers
         self._spared: dict[str, int] = {}
         self._killed: dict[str, float] = {}
         self.left: list[int] = []
@@ -101,6 +102,12 @@ class Churned:
                         found[target.stem] = pid
         return found
 
+    def missing(self) -> int:
+        """How many workers take no part in the latest generation that has started."""
+        lines = (self.out / "logs" / "hub.log").read_text(encoding="utf-8").splitlines()
+        latest = next((line for line in reversed(lines) if "Start to [" in line), "")
+        return self._workers - latest.count("'worker-")
+
     def sample(self, series: Callable[[str, str], Series], now: float) -> None:
         """Write down what the run holds now."""
         pids, nodes = self.processes(), self.nodes()
@@ -127,7 +134,8 @@ class Churned:
         nodes = self.nodes()
         servers = [name for name in nodes if name.startswith("server")]
         names = [name for name in nodes if name.startswith("worker") and name != "worker-0"]
-        if not names:
+        # On a busy machine starting takes long: the others would all be killed before they take part.
+        if len(names) < 2 or self.missing() > 2:
             return None
         name = min(names, key=lambda name: (self._killed.get(name, 0.0), name))
         if servers and choice.random() < 0.1:

@@ -56,10 +56,7 @@ def train(
     if insecure:  # of this start, not of the run: no configuration file should say it
         os.environ["OWNPACE_INSECURE"] = "1"
     again = started_again(out)
-    if again is not None and again.resumption is not None:
-        resumption: Resumption | None = again.resumption
-    else:
-        resumption = _resumption(resume, config, given)
+    resumption = (again and again.resumption) or _resumption(resume, config, given)
     described = given.config(config) if resumption is None else resumption.config
     name = label(described.algorithm)
     out = resumption.run if out is None and resumption is not None else out
