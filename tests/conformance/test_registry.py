@@ -37,7 +37,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "balanced-at-once": ("balanced", {"smoothing": 1.0, "tolerance": 0.0}),
     "abs-equal-time": ("abs", {"micro": "equal-time", "lr_rule": "linear", "smoothing": 0.5}),
     "acco-equal-time": ("acco", {"micro": "equal-time", "lr_rule": "sqrt", "smoothing": 1.0}),
-    "od-ahead": ("od", {"warmup": 5}),
+    "od-ahead": ("od", {"warmup": 5, "by_layer": True}),
     "od-exact": ("od", {"warmup": 3, "local_momentum": 0.9, "local_weight_decay": 0.01}),
     "od-compensated": ("od", {"warmup": 0, "local": "compensated", "compensation": 0.1, "scale": "share"}),
     "od-adaptive": ("od", {"warmup": 2, "local": "adaptive", "decay": 0.9, "form": "all-reduce"}),
@@ -46,9 +46,12 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "layered-three": ("layered", {"groups": 3}),
     "grouping-by-hand": ("grouping", {"groups": "0,1/2,3", "staleness_power": 0.5}),
     "grouping-again": ("grouping", {"prerun": 2, "regroup_every": 4, "max_groups": 2, "data": "shares"}),
+    "grouping-by-layer": ("grouping", {"prerun": 2, "by_layer": True}),
     "grouping-momenta": ("grouping", {"prerun": 1, "min_gap": 0.1, "momentum": "group", "regroup_every": 1}),
-    "stale-in-step": ("stale", {"staleness": 0}),
-    "dc-async-strong": ("dc-async", {"compensation": 1.0}),
+    "async-by-layer": ("async", {"by_layer": True}),
+    "stale-in-step": ("stale", {"staleness": 0, "by_layer": True}),
+    "dc-async-strong": ("dc-async", {"compensation": 1.0, "by_layer": True}),
+    "staleness-aware-by-layer": ("staleness-aware", {"by_layer": True}),
     "backup-none": ("backup", {"backups": 0}),
     "backup-two": ("backup", {"backups": 2}),
     "local-three": ("local", {"steps": 3}),
@@ -182,7 +185,8 @@ def test_every_parameter_does_something(case):
         return [(e.t, e.samples, e.staleness) for e in of(Update, events)], final(outcome).tolist()
 
     whole = done(parameters)
-    for field in parameters:
+    # The only layer of this task travels as the whole does; what by_layer does is in test_by_layer.py.
+    for field in parameters.keys() - {"by_layer"}:
         assert done({other: value for other, value in parameters.items() if other != field}) != whole, field
 
 

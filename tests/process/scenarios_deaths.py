@@ -37,6 +37,7 @@ class Deaths:
     """When this rank dies."""
 
     def __init__(self, words: list[str], back: str | None) -> None:
+        self._woken: int | None = None
         self._mark = None if back is None else Path(back).with_suffix(".dead")
         self._mine = [word.split(":")[1:] for word in words if word.partition(":")[0] == str(RANK)]
 
@@ -51,6 +52,11 @@ class Deaths:
                 threading.Timer(int(how) / 1000, die).start()
             else:
                 os.kill(os.getpid(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+                self._woken = int(when)
+
+    def is_back(self, batch: int) -> bool:
+        """Whether this rank was stopped, and has got another batch since."""
+        return self._woken is not None and batch > self._woken
 
 
 def die() -> None:
@@ -93,7 +99,7 @@ def train(fleet: Joined, kind: str, deaths: Deaths, options: dict[str, str]) -> 
         for number, batch in enumerate(batches):
             deaths.at(loop, number)
             if "back" in options:
-                await_return(Path(options["back"]))
+                await_return(Path(options["back"]), is_back="again" in options or deaths.is_back(number))
             loss(batch, model).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -143,9 +149,9 @@ def second_model(fleet: Joined) -> tuple[SampleCounters, CountingOptimizer]:
     return fleet.wrap(model, CountingOptimizer(model.parameters()))
 
 
-def await_return(came: Path) -> None:
+def await_return(came: Path, *, is_back: bool) -> None:
     """Do not come to the end before the rank that dies, or has died, is back and has got a batch."""
-    if f".{RANK}" == came.suffix and "again=1" in sys.argv:
+    if is_back:
         came.touch()
     deadline = time.monotonic() + 2.0
     while came.with_suffix(".dead").exists() and not came.exists() and time.monotonic() < deadline:

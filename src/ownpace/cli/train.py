@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -65,9 +66,7 @@ def train(
         raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
     folder = options.folder_for(out, name, label(described.task))
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
-        with _speaking_for_the_first(folder):
-            error = execute(described, folder, resumption=resumption).error
-        raise SystemExit(0 if error is None else error.exit_code)
+        _take_part(described, folder, resumption)
     result, outline = _run(described, folder, resumption, overwrite=overwrite or again is not None)
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
@@ -77,6 +76,12 @@ def train(
         if (hint := result.how_to_go_on()) is not None:
             typer.echo(f"ownpace: {hint}", err=True)
         raise result.error
+
+
+def _take_part(described: Config, folder: Path, resumption: Resumption | None) -> NoReturn:
+    with _speaking_for_the_first(folder):
+        error = execute(described, folder, resumption=resumption).error
+    raise SystemExit(0 if error is None else error.exit_code)
 
 
 @contextmanager

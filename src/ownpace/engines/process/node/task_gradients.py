@@ -110,10 +110,10 @@ class TaskGradients:
         return ProcessBatch(self, batch, end)
 
     def ask(self, samples: int, at: Parameters | None, batch: Batch | None, plus: Gradient | None) -> ProcessGradient:
+        arriving = self._worker.take_arriving() if at is None and self.takes_layers else []
+        # After that: it may have waited for parameters of another version, and a new generation may have ended it.
         versions = self._worker.progress.versions_at(at)
-        self._asked = ProcessGradient(self, samples, at, batch, plus, versions)
-        if at is None and self.takes_layers:
-            self._asked.arriving = self._worker.take_arriving()
+        self._asked = ProcessGradient(self, samples, at, batch, plus, versions, arriving=arriving)
         return self._asked
 
     def hand_over(self, asked: Pending[Gradient], group: Group) -> Pending[Gradient]:

@@ -305,12 +305,16 @@ class Hub:
                 self._elastic.take_standing(name, control)
             case StateOutline() | StateTensor() if self._elastic is not None:
                 self._collector.take(name, control, body)
-            case Failed() if self.has_started and name not in self.members:
-                log.warning("%s, which the others do without, has failed: %s", name, control.message)
             case Failed():
-                self.complaints.add(control.error(name))
+                self._take_failure(name, control)
             case _:
                 log.debug("%s from %s is not for the hub", control, name)
+
+    def _take_failure(self, name: str, failed: Failed) -> None:
+        if self.has_started and name not in self.members:
+            log.warning("%s, which the others do without, has failed: %s", name, failed.message)
+        else:
+            self.complaints.add(failed.error(name))
 
     def _join(self, name: str, fingerprint: dict[str, str]) -> None:
         """A worker has been started, or has come back: it joins at the next border."""

@@ -58,8 +58,8 @@ class LoopParts:
     """Opens those of a worker's generation; what is given is called while it waits."""
     on_progress: Callable[[ProcessWorker, int], None]
     script: Script
-    rejoin: Callable[[], None]
-    """Lets this rank in again, after it was declared dead: to the other ranks, and to the hub."""
+    rejoin: Callable[[Connection, ProcessWorker], None]
+    """Lets the other ranks and the hub know that this one is back, after it was declared dead."""
 
 
 class Script(Protocol):
@@ -257,7 +257,7 @@ class LoopLife:
         before.inbox.declared_dead = before.restarts = False
         self._is_new, self._is_running, self._stage = True, False, 0
         forget_lines(before)
-        self._parts.rejoin()
+        self._parts.rejoin(self._parts.connection, before)
         before.restarts = True
         before.context.reporter.say(Prepared())
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -110,24 +111,30 @@ class Opening:
         is_late = connection.introduce(worker, session.terms.fingerprint(**first, **words))
         # After the introduction: ranks that differ are refused before any of them waits for another's counter file.
         counters = None if is_late else self._open_counters(worker, self.presence.check)
-
-        def rejoin() -> None:
-            self.presence.rejoin(self.options.timeout_s)
-            connection.introduce(life.node, session.terms.fingerprint(**words))
-
-        own = self.data, self._open_counters, self.on_progress, self.script, rejoin
+        own = self.data, self._open_counters, self.on_progress, self.script, partial(self._rejoin, words)
         life = LoopLife(LoopParts(session, connection, loop, user, model, *own), worker, counters)
         stack.callback(life.close)
         stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
+        opened = Opened(session, life, loop, model, user, hooks)
         if counters is None:
             self.data.begun = self.presence.loops - 1
             life.join()
         else:
-            begin_alike(worker, user, model)
-            connection.start_together(worker, spans_hosts=session.spans_hosts)
-            counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
+            self._begin(opened, connection, counters)
         self._go_on_from_now_on(session, life, stack)
-        return Opened(session, life, loop, model, user, hooks)
+        return opened
+
+    def _begin(self, opened: Opened, connection: Connection, counters: Counters) -> None:
+        """Begin with what rank 0 has, when all ranks do."""
+        worker = opened.life.node
+        begin_alike(worker, opened.user, opened.model)
+        connection.start_together(worker, spans_hosts=opened.session.spans_hosts)
+        counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
+
+    def _rejoin(self, words: Mapping[str, object], connection: Connection, worker: ProcessWorker) -> None:
+        """This rank was declared dead: let the other ranks and the hub know that it is back."""
+        self.presence.rejoin(self.options.timeout_s)
+        connection.introduce(worker, worker.context.terms.fingerprint(**words))
 
     @property
     def _is_late(self) -> bool:

@@ -101,23 +101,27 @@ class Presence:
         self._agent = AgentWatch(self._lose_agent, find_agent())
         self._mailbox: Mailbox | None = None
         if len(self._ranks) > 1:
-            with ExitStack() as stack:
-                stack.callback(self._agent.close)  # if the others do not come
-                self._mailbox = self._connect(store, rendezvous)
-                stack.pop_all()
-            self._thread = threading.Thread(target=self._listen, name="ownpace-presence", daemon=True)
-            self._thread.start()
-            try:
-                if is_late:
-                    self._number = self._agreed = 1  # all have joined
-                    self.rejoin(rendezvous.timeout_s)
-                else:
-                    # Nobody goes on before all lines are there: the end of one without would not be noticed.
-                    self.together(JOIN)
-            except BaseException as error:
-                self.fail(error)
-                self.close()
-                raise
+            self._begin(store, rendezvous, is_late=is_late)
+
+    def _begin(self, store: SealedStore, rendezvous: Rendezvous, *, is_late: bool) -> None:
+        """Open the lines, and meet the others."""
+        with ExitStack() as stack:
+            stack.callback(self._agent.close)  # if the others do not come
+            self._mailbox = self._connect(store, rendezvous)
+            stack.pop_all()
+        self._thread = threading.Thread(target=self._listen, name="ownpace-presence", daemon=True)
+        self._thread.start()
+        try:
+            if is_late:
+                self._number = self._agreed = 1  # all have joined
+                self.rejoin(rendezvous.timeout_s)
+            else:
+                # Nobody goes on before all lines are there: the end of one without would not be noticed.
+                self.together(JOIN)
+        except BaseException as error:
+            self.fail(error)
+            self.close()
+            raise
 
     def _connect(self, store: SealedStore, rendezvous: Rendezvous) -> Mailbox:
         timeout_s = rendezvous.timeout_s

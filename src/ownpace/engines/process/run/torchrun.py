@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -50,23 +51,16 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
         # Agreed on before any group is made: two ranks that chose differently would wait for each other for ever.
         able = backend_on(device, environment.local_world_size, job.algorithm)
         backend = common_backend(store, environment, able, rendezvous.timeout_s, presence.check)
+        rendezvous, spans = replace(rendezvous, backend=backend), environment.spans_hosts
         session = stack.enter_context(
-            Session(
-                terms,
-                replace(rendezvous, backend=backend),
-                spans_hosts=environment.spans_hosts,
-                store=store,
-                hub=hub,
-                handles_signals=True,
-                presence=presence,
-            )
+            Session(terms, rendezvous, spans_hosts=spans, store=store, hub=hub, handles_signals=True, presence=presence)
         )
         hosts = [server.host for server in job.servers]
         helpers = helpers_here(session, environment, hosts, job.log_folder)
         session.start_children([replace(order, is_late=is_late) for order in helpers])
         if is_first and environment.world_size > 1 and job.on_failure != "stop":
             session.watch_returns(presence.is_back)
-            session.on_begun = lambda: _readmit(stack, rendezvous, environment, presence)
+            session.on_begun = partial(_readmit, stack, rendezvous, environment, presence)
         lines: list[str] = []
         try:
             with session.hub_running():

@@ -136,8 +136,7 @@ class Mailbox:
         if len(name.encode()) > _LONGEST_NAME:
             raise InputError(f"the name {name[:40]}… has {len(name.encode())} bytes; use at most {_LONGEST_NAME}")
         self.name = name
-        self._key = key
-        self._find = find
+        self._key, self._find = key, find
         self._timeout_s = timeout_s
         self._silence_s = silence_s
         self._on_wait = on_wait
