@@ -32,7 +32,7 @@ def test_a_run_is_run_again_byte_for_byte(ownpace, tmp_path):
         ("--lr 0.1", {"lr": 0.1}),
         ("--epochs 1", {"samples": 1000}),
         ("-p staleness=0", {"parameters": {"staleness": 0, "by_layer": False}}),
-        ("--algorithm sync", {"algorithm": "sync", "parameters": {}}),
+        ("--algorithm sync", {"algorithm": "sync", "parameters": {"via": "ring"}}),
         ("--seed 4 --no-detail", {"seed": 4, "detail": False}),
         ("--timing-only", {"timing_only": True}),
     ],

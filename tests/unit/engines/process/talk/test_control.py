@@ -47,6 +47,9 @@ EXAMPLES: list[control.Control] = [
     control.GiveUp("machine-died", "worker-1 is gone"),
     control.Together(3, "loop", 2, {"epochs": "1"}),
     control.Agreed(3),
+    control.Rejoin(),
+    control.Past(["join", "loop"], [[0, 1, 2], [0, 2]], {"epochs": "1"}, {"updates": 7.0}),
+    control.Saved("runs/fleet.pt"),
     control.Parted(),
 ]
 
