@@ -40,7 +40,7 @@ def test_train_documents_every_field():
     [
         ("sync", "train was given 'sync' without a name; write algorithm='sync'"),
         ("digits", "write task='digits'"),
-        (SyncSgd(), r"write algorithm=SyncSgd\(\)"),
+        (SyncSgd(), r"write algorithm=SyncSgd\(via='ring'\)"),
         (Quadratic(), r"write task=Quadratic\("),
         ("runs/first", "write out='runs/first'"),
         (Config(), r"ownpace.execute\(config\)"),
