@@ -130,7 +130,7 @@ class TwoGpus:
     def step(self, total: Gradient) -> None:
         self._left -= 1
 
-    def gradient(self, samples: int, plus: Gradient | None = None) -> int:
+    def gradient(self, samples: int, at: object = None, plus: Gradient | None = None) -> int:
         self.sizes.append(samples)
         return samples
 

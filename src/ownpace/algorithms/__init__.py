@@ -52,7 +52,7 @@ def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) ->
     """The algorithm of that name with these parameters, which may be strings.
 
     >>> make_algorithm("stale", {"staleness": "5"})
-    StaleSgd(staleness=5)
+    StaleSgd(staleness=5, by_layer=False)
     """
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them")

@@ -13,13 +13,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ownpace.core.contract.errors import InputError, listed, unknown
 from ownpace.core.learning.task import Samples, Score, Task
 from ownpace.core.settings import at_most, positive
 from ownpace.tasks.image_loaders import ImageLoaders
-from ownpace.tasks.images import check_smoothing
+from ownpace.tasks.images import check_smoothing, smoothed
 from ownpace.tasks.resnets import RESNETS
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
@@ -183,8 +182,8 @@ class Images(Task):
     def test_samples(self) -> Samples:
         return self._samples[1]
 
-    def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(model(inputs), targets, label_smoothing=self.label_smoothing)
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return smoothed(self.loss(outputs, targets), outputs, self.label_smoothing)
 
     def score(self, model: nn.Module, samples: Samples, chunk: int = 100) -> Score:
         # Chunks of a hundred: these images are large.

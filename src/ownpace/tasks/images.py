@@ -47,8 +47,8 @@ class ImageTask(Task):
     def model(self) -> nn.Module:
         return IMAGE_MODELS[self.model_name](self.shape, self.num_classes)
 
-    def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(model(inputs), targets, label_smoothing=self.label_smoothing)
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return smoothed(self.loss(outputs, targets), outputs, self.label_smoothing)
 
     def train_samples(self) -> Samples:
         return self._samples[0]
@@ -64,6 +64,14 @@ class ImageTask(Task):
     @abstractmethod
     def _read(self) -> tuple[ByteImages | TensorSamples, Samples]:
         """Training and test samples."""
+
+
+def smoothed(loss: Tensor, outputs: Tensor, label_smoothing: float) -> Tensor:
+    """A mean loss, as if a share of each target went to all classes alike."""
+    # Of the task's own loss, not torch's with its argument: a task may be derived, and have another.
+    if not label_smoothing:
+        return loss
+    return (1 - label_smoothing) * loss - label_smoothing * functional.log_softmax(outputs, 1).mean()
 
 
 def check_smoothing(label_smoothing: float) -> None:

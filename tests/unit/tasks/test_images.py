@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.task import TensorSamples
@@ -114,6 +115,20 @@ def test_labels_are_smoothed_in_training_alone():
     expected = -(0.8 * logs.gather(1, targets[:, None])[:, 0] + 0.2 * logs.mean(1)).mean()
     torch.testing.assert_close(smooth.objective(model, inputs, targets), expected)
     assert smooth.score(model, smooth.test_samples()) == plain.score(model, plain.test_samples())
+
+
+def test_a_derived_task_trains_with_its_own_loss_and_penalty():
+    class Derived(Digits):
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return outputs.square().mean()
+
+        def penalty(self, model: nn.Module) -> Tensor:
+            return torch.tensor(3.0)
+
+    task = Derived("logistic")
+    model = task.model()
+    inputs, targets = task.train_samples().pick(torch.arange(20))
+    torch.testing.assert_close(task.objective(model, inputs, targets), model(inputs).square().mean() + 3)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,10 @@ class Task(ABC):
         """The *mean* loss of a batch, a scalar."""
         return functional.cross_entropy(outputs, targets)
 
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The same, where training is to minimise another than evaluation measures (smoothed targets, say)."""
+        return self.loss(outputs, targets)
+
     def penalty(self, model: nn.Module) -> Tensor | None:
         """What is added to the loss for the weights themselves (L2, say), if anything."""
         return None
@@ -105,7 +109,7 @@ class Task(ABC):
 
     def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """What training minimises: the mean loss of a batch, and the penalty."""
-        loss = self.loss(model(inputs), targets)
+        loss = self.training_loss(model(inputs), targets)
         penalty = self.penalty(model)
         return loss if penalty is None else loss + penalty
 
