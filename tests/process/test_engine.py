@@ -94,7 +94,7 @@ def sequential(task, sizes, *, lr, momentum=0.0, seed=0, delay=0):
     return model.at.detach()
 
 
-OFTEN = ("async", "balanced", "grouping", "layered", "local", "pace")
+OFTEN = ("async", "balanced", "grouping", "layered", "pace")
 
 
 @pytest.mark.parametrize("name", mostly(ALGORITHMS, OFTEN))
@@ -311,7 +311,7 @@ def test_stops_at_the_target(name):
     assert summary.best_accuracy >= 0.8
 
 
-@pytest.mark.parametrize("name", mostly(with_servers, often=("async", "grouping")))
+@pytest.mark.parametrize("name", mostly(with_servers, often=("grouping",)))
 def test_several_servers_share_the_layers(name):
     fleet = Fleet(machine=(Machine(samples_per_s=2000, count=3),), server=(ServerMachine(),) * 3)
     outcome, events = run_on("process", make(name), fleet, task=Digits(), samples=9000, lr=0.1)
@@ -324,7 +324,7 @@ def test_several_servers_share_the_layers(name):
     assert summarize(events).accuracy > 0.75
 
 
-@pytest.mark.parametrize("name", mostly(ALGORITHMS, often=("stale", "pace")))
+@pytest.mark.parametrize("name", mostly(ALGORITHMS, often=("pace",)))
 def test_any_optimizer(name):
     spec = OptimizerSpec(name="adamw", lr=0.02)
     _, events = run_on("process", make(name), optimizer=spec, samples=6000, task=Quadratic(noise=0.1))

@@ -113,7 +113,10 @@ def test_no_process_outlives_a_launcher_that_is_killed(start):
 
 @pytest.mark.parametrize(
     ("algorithm", "victim"),
-    [("sync", "worker-1"), pytest.param("async", "worker-0", marks=pytest.mark.slow), ("async", "server-0")],
+    [
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in [("sync", "worker-1"), ("async", "worker-0")]),
+        ("async", "server-0"),
+    ],
 )
 def test_a_node_that_is_killed_is_named(start, algorithm, victim):
     run = start(launcher("--algorithm", algorithm, "--on-failure", "stop", *FOR_LONG))

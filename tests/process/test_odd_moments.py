@@ -181,6 +181,7 @@ def test_a_schedule_steps_again_after_unwrap() -> None:
         assert schedule.get_last_lr() == [before / 2]
 
 
+@pytest.mark.slow
 def test_two_ranks_at_odd_moments(start: Start, tmp_path: Path) -> None:
     ranks = run("everything", start, tmp_path, "tests.process.scenarios_odd_moments")
     assert [rank["off"] for rank in ranks] == [{"data": 0, "other": 0, "skipped": 0}] * 2
