@@ -74,8 +74,8 @@ def slowly(*all_: Any) -> list[Any]:
     ("algorithm", "deaths"),
     [
         ("sync", ["2:0:3:kill"]),
-        ("async", [some_death(1)]),
         *slowly(
+            ("async", [some_death(1)]),
             ("sync", ["1:1:0:step", "2:1:-:kill"]),
             ("balanced", [some_death(2)]),
             ("balanced", ["1:0:2:step"]),

@@ -29,6 +29,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_records_and_neither_the_run_nor_the_model(start, small_disk):
     run: Started = start(launcher("--epochs", "40", "--log-files", fleet="x2"))
     assert run.ends() == 6

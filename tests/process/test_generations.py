@@ -155,7 +155,7 @@ def test_a_run_ends_with_a_worker_that_it_is_not_to_do_without(settings):
     assert miscounted(script.states[0], SIZE) == [] if script.states else True
 
 
-@pytest.mark.parametrize("name", ["local", *slowly("sync", "layered")])
+@pytest.mark.parametrize("name", slowly("local", "sync", "layered"))
 def test_a_resumed_run_is_the_same_run_bit_for_bit(name):
     optimizer = OptimizerSpec(name="adam", lr=0.01) if name == "sync" else OptimizerSpec(lr=0.05, momentum=0.9)
     # With draws of their own: which worker takes which part of a queue is a matter of moments.

@@ -18,7 +18,9 @@ from tests.process.started import FOR_LONG, PATIENCE_S, check_folder, entry, lau
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=["ctrl-c", "sigterm"]
+)
 def test_ctrl_c_or_a_batch_system_ends_a_run_in_order_and_nothing_ever_listened_beyond_this_machine(start, number):
     run = start(launcher("--algorithm", "async", *FOR_LONG))
     run.until_training()
@@ -68,6 +70,7 @@ def test_sigterm_ends_a_run_in_order(start):
     check_folder(run.out, one_line(run))
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_training_ends_it_at_once(start):
     run = start(launcher(*FOR_LONG))
     until(lambda: any("forkserver" in command for command in run.alive().values()), "the launcher starts nodes")
@@ -162,6 +165,7 @@ if __name__ == "__main__":
     check_folder(run.out, last.partition(": ")[2])
 
 
+@pytest.mark.slow
 def test_divergence_names_worker_sample_and_layer(start):
     # At 1e9 all ReLUs can die at once: the loss is large, finite, and stays.
     run = start(launcher("--lr", "1e12", *FOR_LONG))

@@ -10,6 +10,7 @@ from tests.process.started import PATIENCE_S, free_port, launcher, one_line, tor
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_a_fleet_of_another_size_than_torchruns_world(start):
     run = start(torchrun_train("--fleet", "4,2,1,1"))
     assert run.ends() != 0

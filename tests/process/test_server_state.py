@@ -22,9 +22,8 @@ def loop(fleet: Any, net: nn.Module, optimizer: torch.optim.Optimizer, size: int
     return seen
 
 
-@pytest.mark.parametrize(
-    ("kind", "servers"), [(torch.optim.AdamW, 2), pytest.param(torch.optim.Adagrad, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "servers"), [(torch.optim.AdamW, 2), (torch.optim.Adagrad, 1)])
 def test_state_goes_to_the_servers_and_comes_back(kind: type[torch.optim.Optimizer], servers: int) -> None:
     net, plain, data = make_net(), make_net(), Numbers(32)
     optimizer = kind(net.parameters(), lr=0.01)  # type: ignore[call-arg]

@@ -33,9 +33,8 @@ def test_torchrun_writes_one_folder(start, tmp_path):
     assert found == [(3, None), (2, None)]
 
 
-@pytest.mark.parametrize(
-    "victim", ["rank 1", *(pytest.param(each, marks=pytest.mark.slow) for each in ("rank 0", "server-0"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["rank 1", "rank 0", "server-0"])
 def test_no_process_outlives_a_torchrun_that_lost_one(start, victim):
     run = start(torchrun_train("--algorithm", "async", "--on-failure", "stop", *FOR_LONG))
     run.until_training()
@@ -48,6 +47,7 @@ def test_no_process_outlives_a_torchrun_that_lost_one(start, victim):
         assert end.reason != "finished"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_torchrun_in_order(start):
     run = start(torchrun_train("--algorithm", "async", *FOR_LONG))
     run.until_training()
