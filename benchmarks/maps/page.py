@@ -62,7 +62,8 @@ def ahead(cell: Mapping[str, Mapping[str, Any]], label: str, rivals: tuple[str, 
 def write(found: Found, folder: Path) -> None:
     """Draw a picture for each number of workers, and write map.md with all tables."""
     lines = [WORDS.read_text().rstrip(), ""]
-    for count in NUM_WORKERS:
+    counts = [count for count in NUM_WORKERS if any(cell.num_workers == count for cell in found)]
+    for count in counts:
         place = Path("..") / "images" / "map" / f"workers-{count}.png"
         path = folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +74,7 @@ def write(found: Found, folder: Path) -> None:
     for paper, (label, rivals, bar) in PAPERS.items():
         names = ", ".join(f"`{rival}`" for rival in rivals)
         lines += [f"### {paper}", "", f"`{label}` over the best of {names}; **bold** from {bar:g} on.", ""]
-        for count in NUM_WORKERS:
+        for count in counts:
             lines += table(found, count, lambda cell, who=label, over=rivals, at=bar: _ratio(cell, who, over, at))
             lines.append("")
     lines += ["## With more and with less noise", "", *noise(found)]
