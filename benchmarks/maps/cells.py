@@ -142,12 +142,10 @@ class Cell:
         )
 
 
-COARSE_SUMS, COARSE_RATIOS = (0.03, 0.3, 1.0, 3.0, 10.0), (1, 2, 8)
-
-
 def cells() -> list[Cell]:
     """All of them: first a coarse grid over everything, then what lies between, then other batch sizes."""
-    coarse = [Cell(*place) for place in itertools.product((16, 4, 64), COARSE_RATIOS, COARSE_SUMS)]
-    plain = [Cell(*place) for place in itertools.product(NUM_WORKERS, RATIOS, SUMS)]
+    sums = (0.03, 0.3, 1.0, 3.0, 10.0)
+    coarse = [*itertools.product((16, 4), (1, 2, 8), sums), *itertools.product((64,), (1, 8), sums)]
+    between = itertools.product(NUM_WORKERS, RATIOS, SUMS)
     noisy = [Cell(*place, batch_size) for place in NOISY for batch_size in NOISE if batch_size != BATCH_SIZE]
-    return list(dict.fromkeys([*coarse, *plain, *noisy]))
+    return list(dict.fromkeys([*(Cell(*place) for place in (*coarse, *between)), *noisy]))
