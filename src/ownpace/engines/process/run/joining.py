@@ -13,7 +13,8 @@ from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.loop_data import LoopData
-from ownpace.engines.process.run.loop_life import LoopLife, Script
+from ownpace.engines.process.run.loop_life import LoopLife
+from ownpace.engines.process.run.loop_parts import Script
 from ownpace.engines.process.run.opening import FleetOptions, Opened, Opening
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.readmission import is_under_way

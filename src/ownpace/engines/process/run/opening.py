@@ -24,7 +24,8 @@ from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
 from ownpace.engines.process.run.loop_data import LoopData
-from ownpace.engines.process.run.loop_life import LoopLife, LoopParts, Script
+from ownpace.engines.process.run.loop_life import LoopLife
+from ownpace.engines.process.run.loop_parts import LoopParts, Script
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.readmission import Readmission
 from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, common_backend
