@@ -74,7 +74,7 @@ class LoopRun:
     def next_loop(self) -> int:
         """The number of the loop that begins next."""
         past = self.presence.past if self.has_met and self._opened is None else None
-        return self.data.generation + 1 if past is None else past.number_of_next(self.presence.loops)
+        return self.data.generation + 1 if past is None else past.number_of_next(self.presence.place.loops)
 
     def describe(self) -> dict[str, float]:
         """How many loops have begun, in this run and before it."""

@@ -10,8 +10,8 @@ from ownpace.core.contract import events
 from ownpace.core.contract.errors import OwnpaceError, WireError
 from ownpace.engines.job import OnProgress, ProgressReport
 from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
+from ownpace.engines.process.run.elasticity import Elasticity
 from ownpace.engines.process.run.evaluator import Evaluator
-from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.replicas import Replicas
 from ownpace.engines.process.talk.control import Report, WorkDone
 from ownpace.engines.process.talk.regrouping import Plan
@@ -28,6 +28,8 @@ class HubConfig:
     layers: Sequence[str]
     """Of the model, by name."""
     emit: events.Emit
+    elasticity: Elasticity
+    """How the run goes from one generation to the next."""
     on_progress: OnProgress | None = None
     limit_samples_per_s: Callable[[float], float] | None = None
     """What the workers' prescribed paces allow; None: it is computed from measured paces."""
@@ -35,12 +37,9 @@ class HubConfig:
     stop_at_target: bool = False
     make_evaluator: Callable[[], Evaluator] | None = None
     """None: the model is not evaluated here."""
-    elasticity: Elasticity | None = None
-    """How a complete run goes from one generation to the next; None: a user's loop has them of its own."""
 
     def is_spent(self, samples: int, now: float) -> bool:
         """Whether the run's budget is spent."""
-        assert self.elasticity is not None
         terms = self.elasticity.terms
         return samples >= terms.budget or now >= terms.deadline_s
 
@@ -53,9 +52,6 @@ class NodeRecord:
     work: WorkDone = field(default_factory=WorkDone)
     now_s: float = 0.0
     fingerprint: dict[str, str] | None = None
-    is_prepared: bool = False
-    has_ended: bool = False
-    """Its coroutine has come to its end."""
     has_finished: bool = False
     """Nothing more comes from it."""
 
@@ -78,12 +74,12 @@ class Journal:
 
     def begin(self) -> None:
         """Write the first record; of a run that is resumed, it is written already."""
-        if self._config.elasticity is None or self._config.elasticity.resumed is None:
+        resumed = self._config.elasticity.resumed
+        if resumed is None:
             self.emit(self._config.header)
         else:
             self.summary_lines.append(events.to_line(self._config.header))
-            self._last_version = self._config.elasticity.resumed.version
-            self.generation = self._config.elasticity.resumed.generation
+            self._last_version, self.generation = resumed.version, resumed.generation
 
     def tallies(self) -> dict[str, list[float]]:
         """What each worker has done so far: samples, seconds of computing and of loading."""
@@ -110,8 +106,6 @@ class Journal:
         self.replicas = Replicas([worker.name for worker in roster.workers], self._config.layers)
         # What a dead worker alone had made counts no more: the same number of updates is reached again without it.
         self._last_version = min(self._last_version, plan.version)
-        for node in self.nodes.values():
-            node.has_ended = False
 
     def emit(self, event: events.Event) -> None:
         """Write a record."""

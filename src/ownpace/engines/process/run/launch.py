@@ -15,8 +15,8 @@ from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.elasticity import Elasticity
 from ownpace.engines.process.run.evaluator import Evaluator
-from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.node_main import log_to, worker_device
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
