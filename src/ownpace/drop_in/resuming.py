@@ -16,15 +16,18 @@ from ownpace.drop_in.fleet_models import FleetModels
 class ResumableFleet(FleetModels):
     """All that a fleet needs to go on later, as a dictionary or as a file."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, models: bool = True) -> dict[str, Any]:
         """All that a run needs to go on later, on as many ranks as it then has: plain values and tensors.
 
         Models, optimizers (also of parameter servers), schedulers given to the fleet, what the algorithm keeps, how far
         the fleet is and which samples of the running loop are left, as of the latest update that this rank knows of;
         and this rank's random numbers. One rank's state is enough for all; no other waits for it. Write it with
         `fleet.save`, or with torch.save for torch.load(…, weights_only=True).
+
+        Args:
+            models: False: without models, optimizers and schedulers, where a framework saves and loads those itself.
         """
-        return self._checkpoint().read()
+        return self._checkpoint().read(models=models)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `state_dict`, the same on all ranks: after `wrap` and `schedule`, before any loop.
