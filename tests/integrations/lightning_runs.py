@@ -6,6 +6,7 @@ Every rank writes what it saw into a file of the folder.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -16,7 +17,7 @@ import lightning as L  # noqa: N812
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
 from lightning.pytorch.plugins import MixedPrecision
-from tests.integrations.ranks import one_of
+from tests.integrations.ranks import one_of, rests
 from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss
 from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import MeanMetric
@@ -192,7 +193,7 @@ def runs(folder: Path) -> dict[str, Any]:
 def within_epochs(folder: Path) -> dict[str, Any]:
     """Fits that go on from a checkpoint within an epoch: the first of an earlier fit, or its last."""
     seen = {}
-    for name in ("sync", "pace", "sync end"):
+    for name in rests(int(os.environ["WORLD_SIZE"])):
         algorithm = name.split()[0]
         if name == algorithm:
             often = ModelCheckpoint(folder / algorithm, "often-{step}", every_n_train_steps=1, save_top_k=-1)

@@ -17,6 +17,11 @@ from tests.process.small_net import close, on_one_machine, sgd
 from tests.process.started import Start, free_port, importable
 
 
+def rests(ranks: int) -> list[str]:
+    """Runs that go on within an epoch. Of several ranks of `pace`, the first may see no update in it."""
+    return [*(["pace"] if ranks == 1 else []), "sync", "sync end"]
+
+
 def needs(*packages: str) -> pytest.MarkDecorator:
     """Skips tests where a package is not installed; found out without importing it, which takes seconds."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]

@@ -13,6 +13,7 @@ from tests.integrations.ranks import (
     check_rest_of_epoch,
     needs,
     one_of,
+    rests,
     run,
     updates_of_sync,
     without_ownpace,
@@ -67,7 +68,7 @@ def check_like_a_plain_loop(seen: list[Any]) -> None:
 
 
 def check_goes_on_within_an_epoch(seen: list[Any], folder: Path) -> None:
-    for name in ("sync", "pace", "sync end"):
+    for name in rests(len(seen)):
         saved = read_fleet(one_of(folder / f"{name.split()[0]} whole", "checkpoint-*", last="end" in name))
         assert saved is not None
         check_rest_of_epoch(seen, name, SIZE, saved.state)

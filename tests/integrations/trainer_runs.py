@@ -6,6 +6,7 @@ Every rank writes what it saw into a file of the folder.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.integrations.ranks import one_of
+from tests.integrations.ranks import one_of, rests
 from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -153,7 +154,7 @@ def runs(folder: Path) -> dict[str, Any]:
     }
     seen["resumed"] = train("sync", folder / "sync", resume=True, num_train_epochs=3)
     often: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 1}
-    for name in ("sync", "pace", "sync end"):
+    for name in rests(int(os.environ["WORLD_SIZE"])):
         algorithm = name.split()[0]
         whole = folder / f"{algorithm} whole"
         if name == algorithm:
