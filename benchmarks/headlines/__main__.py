@@ -15,7 +15,7 @@ from claims.filling import Filling, read
 from headlines.places import Headline, places
 from headlines.told import tell
 
-MODELS = ["mlp", "resnet", "lenet"]
+MODELS = ["mlp", "linear", "resnet", "lenet"]
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 

@@ -7,6 +7,7 @@ import math
 import time
 from dataclasses import asdict, dataclass, replace
 
+from claims import shown
 from claims.at_best import GRACE_S, HIGHEST, LOWEST, STEP, OutOfTime
 from claims.running import Curve, Outcome, do, key
 from headlines import told
@@ -87,3 +88,29 @@ class FinalSearch:
         if time.monotonic() > self.deadline + GRACE_S:
             raise OutOfTime
         return False
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """Where WP-SGD ends with one rule of weights."""
+
+    label: str
+    lr: float
+    objectives: list[float]
+    """The loss on the training data with its L2 term, with each seed."""
+    seconds: float
+
+
+def objectives(rule: str, steps: int, deadline: float, num_seeds: int = 5) -> Objectives:
+    """One average after so many steps of the fastest.
+
+    Raises:
+        OutOfTime: The deadline has passed.
+    """
+    outcomes = []
+    for seed in range(num_seeds):
+        if time.monotonic() > deadline:
+            raise OutOfTime
+        outcomes.append(do(shown.wp(rule, steps, seed)))
+    found = [each.objective for each in outcomes if each.objective is not None]
+    return Objectives(rule, shown.wp(rule, steps, 0).lr, found, outcomes[0].seconds)

@@ -10,7 +10,7 @@ from claims import shown
 from claims.at_best import Goal, Search
 from claims.filling import Kept, best_s
 from headlines import told
-from headlines.finals import FinalSearch
+from headlines.finals import FinalSearch, objectives
 from ownpace import Config
 from ownpace.fleet import PRESETS, Between, Fleet, Machine, Network, ServerMachine
 
@@ -60,6 +60,7 @@ WHO: Mapping[str, Sequence[str]] = {
     "abs, small batches": ("sync", "abs", "async", "sync-8", "async-8", "stale-8"),
     "od": ("sync", "sync-servers", "async", "od", "od-momentum", "od-ring", "od-ring-momentum"),
     "layered": ("sync", "sync-servers", "layered"),
+    "wp": ("exp", "equal", "count", "optimal"),
     "resnet": ("abs", "async", "stale"),
     "resnet, sync": ("sync",),
     "resnet, pace": ("pace",),
@@ -98,7 +99,7 @@ class Headline:
     @property
     def leaders(self) -> int:
         """How many have to be known before all others can be searched at once: they cut them off."""
-        return 0 if self.final else 3
+        return 0 if self.final or self.paper == "wp" else 3
 
     @property
     def final(self) -> bool:
@@ -108,7 +109,8 @@ class Headline:
     @property
     def model(self) -> str:
         """Of the nets that are trained."""
-        return "resnet" if self.paper.startswith("resnet") else "mlp" if self.task == "mnist" else "lenet"
+        known = {"mnist": "mlp", "cifar10": "lenet", "a9a": "linear"}
+        return "resnet" if self.paper.startswith("resnet") else known[self.task]
 
     def labels(self) -> Sequence[str]:
         """Who takes part."""
@@ -139,11 +141,15 @@ class Headline:
         near = [(unlike, lr) for unlike, lr in near if unlike < 10]
         if near:
             return float(min(near)[1])
+        if self.paper == "wp":
+            return 0.05  # part of the setting: the weights are made of it
         lr = RESNET_LRS[label] if self.model == "resnet" else WAYS[label].lr
         return lr * (1 if self.momentum else 8)
 
     def find(self, label: str, known: Kept, guess: float, deadline: float) -> dict[str, Any]:
         """What becomes of one of them here."""
+        if self.paper == "wp":
+            return asdict(objectives(label, int(self.fleet.removeprefix("T = ")), deadline))
         if self.final:
             return asdict(FinalSearch(self.config(label), deadline).find(label, guess))
         search = Search(self.config(label), GOALS[self.task], best_s(known), deadline)
@@ -207,6 +213,7 @@ def places() -> list[Headline]:
         *(Headline("od", f"sum {ratio}", "mnist") for ratio in (0.3, 0.7, 1.5)),
         Headline("layered", "sites", "mnist"),
         *(Headline("abs", name, "mnist", 0.9) for name in CLUSTERS),
+        *(Headline("wp", f"T = {steps}", "a9a", 0.0) for steps in shown.WP_STEPS),
         # ResNet-18. Where nothing is delayed, all fleets have the same trajectory: one of them is enough for sync.
         Headline("resnet, sync", fast[0], "cifar10"),
         *(Headline("resnet", name, "cifar10") for name in fast),
