@@ -88,6 +88,9 @@ headlines: .venv/ready  ## docs/results/headlines.md: each paper's claim again; 
 map: .venv/ready  ## docs/results/map.md: which algorithm is first where; hours on a small machine, goes on where it was
 	cd benchmarks && ../$(BIN)/python -m maps
 
+bench-peers: .venv/ready  ## a race with DDP, torchft and hivemind: TORCHFT= and HIVEMIND= name their Pythons; needs root and a quiet machine
+	$(BIN)/python benchmarks/bench_peers.py $(if $(TORCHFT),--torchft $(TORCHFT)) $(if $(HIVEMIND),--hivemind $(HIVEMIND))
+
 pages: .venv/ready  ## write what documentation pages take from the modules
 	$(BIN)/python scripts/pages.py
 

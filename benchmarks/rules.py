@@ -136,6 +136,7 @@ class Net:
             functional.cross_entropy(output.float(), targets, label_smoothing=SMOOTHING).backward()
 
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())  # which still makes the batch
         with torch.cuda.stream(stream):
             for _ in range(3):
                 once()
