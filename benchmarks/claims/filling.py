@@ -27,6 +27,11 @@ class Place(Protocol):
 
     def __hash__(self) -> int: ...
 
+    @property
+    def leaders(self) -> int:
+        """So many are searched one after the other; by them, all others are cut off, and so may run at once."""
+        ...
+
     def labels(self) -> Sequence[str]:
         """Who takes part; the first ones are likely to be soonest, and cut off who is hopelessly late."""
         ...
@@ -50,10 +55,6 @@ def read(path: Path, make: Callable[..., P]) -> dict[P, Kept]:
         entry = json.loads(line)
         found.setdefault(make(**entry["cell"]), {}).update({each["label"]: each for each in entry["found"]})
     return found
-
-
-LEADERS = 5
-"""So many of a place are searched one after the other; by them, all others are cut off, and so may run at once."""
 
 
 class Filling:
@@ -99,7 +100,7 @@ class Filling:
         if time.monotonic() > self._deadline:
             return None
         for place, missing in self._todo.items():
-            leaders_known = len(self._known.get(place, {})) >= min(LEADERS, len(place.labels()) - 1)
+            leaders_known = len(self._known.get(place, {})) >= min(place.leaders, len(place.labels()) - 1)
             if missing and (leaders_known or all(place != other for other, _ in self._running.values())):
                 return place, missing.pop(0)
         return None

@@ -116,6 +116,11 @@ class Cell:
             server=(ServerMachine(bandwidth_bytes_per_s=n * bandwidth),),
         )
 
+    @property
+    def leaders(self) -> int:
+        """By these, all others are cut off."""
+        return 5
+
     def labels(self) -> Sequence[str]:
         """Everybody."""
         return tuple(ENTRANTS)
