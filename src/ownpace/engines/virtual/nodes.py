@@ -332,6 +332,13 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         self._clock.at(end, computed)
         return computed
 
+    async def step_by_layer(
+        self, total: Pending[Gradient], *, lr_scale: float = 1.0, advance: float | None = None
+    ) -> Gradient:
+        gradient = await total
+        self.step(gradient, lr_scale=lr_scale, advance=advance)
+        return gradient.without_numbers()
+
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         super().local_step(gradient, lr_scale=lr_scale)
         self._take_time(gradient)
