@@ -110,7 +110,8 @@ def _multiplications(task: Task) -> Mapping[str, float]:
         model = task.model().eval()
         places: dict[nn.Module, float] = {}
         hooks = [each.register_forward_hook(partial(_count, places)) for each in model.modules()]
-        task.objective(model, *task.train_samples().pick(torch.arange(1)))
+        inputs, _ = task.train_samples().pick(torch.arange(1))
+        model(inputs)
         for hook in hooks:
             hook.remove()
         work = {}
