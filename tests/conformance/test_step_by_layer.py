@@ -123,7 +123,7 @@ def test_samples_count_once_where_a_machine_dies_between_two_layers():
             samples=240,
             on_failure="continue",
         )
-        assert events[-1].reason == "finished"  # type: ignore[attr-defined]
+        assert events[-1].reason == "finished"
         assert summarize(events).samples >= 240
         made = [event for event in events if isinstance(event, Update)]
         totals = {event.version: event.total_samples for event in made}
