@@ -69,6 +69,8 @@ class Session:
         self._stack = ExitStack()
         self._keeper: HubKeeper | None = None
         self._error: OwnpaceError | None = None
+        self._explained: OwnpaceError | None = None
+        """Why this rank's node has failed, as rank 0 knows it."""
 
     def __enter__(self) -> Session:
         with ExitStack() as opened:  # closes what was opened if one of these fails
@@ -170,6 +172,10 @@ class Session:
         except BaseException as error:
             # Before the mailbox closes, which waits until this has gone out: the hub may have no other way to learn it.
             connection.complain(error)
+            # Before that, too: it may be the hub that is gone, and what it was sent would be waited for in vain, and
+            # after that for the explanation.
+            if self._keeper is None and self._presence is not None and isinstance(error, OwnpaceError):
+                self._explained = self._presence.explained(error)
             raise
         finally:
             # Closing waits for what was sent to be taken. With an alarm, all ranks hear of it from each other, and the
@@ -212,7 +218,7 @@ class Session:
         if self._keeper is not None:
             self._error = self._keeper.end(error)
         elif self._presence is not None and error is not None:
-            self._error = self._presence.explained(error)
+            self._error = self._explained or self._presence.explained(error)
         else:
             self._error = error
 
