@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from claims.filling import Kept, mean_s
-from headlines.places import Headline, places
+from headlines.places import RESNET_EPOCHS, Headline, places
 
 Found = Mapping[Headline, Kept]
 WORDS = Path(__file__).with_name("words")
@@ -50,7 +50,7 @@ def how_far(found: Found) -> str:
 def name_of(place: Headline) -> str:
     """For people to read."""
     momentum = f"momentum {place.momentum:g}" if place.momentum else "no momentum"
-    length = f", {place.epochs or 4:g} epochs" if place.model == "resnet" else ""
+    length = f", {place.epochs or RESNET_EPOCHS:g} epochs" if place.model == "resnet" else ""
     model = {"mlp": "MNIST, MLP", "lenet": "CIFAR-10, LeNet", "resnet": "CIFAR-10, ResNet-18"}[place.model]
     return f"{place.fleet}; {model}; {momentum}{length}"
 
