@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,21 @@ def write(found: Found, folder: Path) -> None:
     """The page; what was not run is left out, and said to be."""
     parts = [_words("head"), how_far(found)]
     for section, papers in SECTIONS.items():
-        chosen = {place: found[place] for place in places() if place.paper in papers and found.get(place)}
+        chosen = {
+            place: with_siblings(place, found) for place in places() if place.paper in papers and found.get(place)
+        }
         tables = [wp_table(chosen)] if section == "wp" else [one_table(*each) for each in chosen.items()]
-        lines = [_words(section), *("\n".join(rows) for rows in tables)]
+        lines = [_words(section), *("\n".join(rows).rstrip() for rows in tables)]
         if section == "abs":
             lines += averages(found)
         parts += lines
     (folder / "headlines.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+
+
+def with_siblings(place: Headline, found: Found) -> Kept:
+    """What was found; beside rivals with small batches, the paper's comparison in the same place."""
+    sibling = replace(place, paper=place.paper.removesuffix(", small batches"))
+    return {**found.get(sibling, {}), **found[place]}
 
 
 def how_far(found: Found) -> str:
@@ -57,7 +66,31 @@ def name_of(place: Headline) -> str:
 
 def one_table(place: Headline, found: Kept) -> list[str]:
     """Times, or final accuracies."""
-    return final_table(place, found) if place.final else race(place, found)
+    lines = final_table(place, found) if place.final else race(place, found)
+    return [*lines, "", *summary(place, found)]
+
+
+def summary(place: Headline, found: Kept) -> list[str]:
+    """What the headline is about, in one line."""
+    parts = []
+    if place.paper == "grouping":
+        for ours, rivals in (
+            ("grouping", ("sync-servers", "async", "stale")),
+            ("grouping-layers", ("sync", "async-layers")),
+        ):
+            ratios = [f"{ratio:.2f} over `{rival}`" for rival in rivals if (ratio := lead(found, ours, [rival]))]
+            parts += [f"`{ours}` {', '.join(ratios)}"] if ratios else []
+    if place.paper == "od" and {"sync-servers", "async"} <= set(found):
+        for ours in (label for label in found if label.startswith("od")):
+            speeds = [
+                found[ours]["samples_per_s"] / found[rival]["samples_per_s"] for rival in ("sync-servers", "async")
+            ]
+            means = [100 * statistics.mean(found[who]["finals"]) for who in (ours, "sync-servers")]
+            parts.append(
+                f"`{ours}` {speeds[0]:.2f} times the samples/s of `sync-servers`, {speeds[1]:.2f} of `async`, "
+                f"{means[0] - means[1]:+.2f} points of accuracy"
+            )
+    return [textwrap.fill(f"**{'; '.join(parts)}.**", 124)] if parts else []
 
 
 def race(place: Headline, found: Kept) -> list[str]:
@@ -124,9 +157,9 @@ def averages(found: Found) -> list[str]:
     for paper, task, momentum in kinds:
         rivals = ("sync", "async", "stale") if paper == "abs" else ("sync", "async", "sync-8", "async-8", "stale-8")
         chosen = [p for p in places() if (p.paper, p.task, p.momentum) == (paper, task, momentum)]
-        leads = [lead(found.get(place, {}), "abs", rivals) for place in chosen]
+        leads = [lead(with_siblings(place, found), "abs", rivals) for place in chosen if found.get(place)]
         known = [each for each in leads if each is not None]
-        if len(known) == len(chosen):
+        if known and len(known) == len(chosen):
             each = ", ".join(f"{value:.2f}" for value in known)
             what = f"`abs` over the best of {', '.join(rivals)}; {task}, momentum {momentum:g}"
             lines.append(textwrap.fill(f"**{what}: {each}; on average {statistics.mean(known):.2f}.**", 124))
