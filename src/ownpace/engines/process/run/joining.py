@@ -127,12 +127,12 @@ class LoopRun:
         return self._opened.life
 
     def begin_loop(
-        self, sizes: tuple[int, int], everything: Sequence[Places], most: float, updates: float = math.inf
+        self, sizes: tuple[int, int | None], everything: Sequence[Places], most: float, updates: float = math.inf
     ) -> int:
         """Begin a loop over these places, or over what is left of them; returns its number.
 
-        `sizes` are those of what a worker contributes to an update, and of one batch; `most` is how many samples there
-        are at most.
+        `sizes` are those of what a worker contributes to an update, and of one batch at most (None: all of it);
+        `most` is how many samples there are at most.
 
         It also ends after this many updates: on all ranks after the same one; where servers make them, a worker's
         gradient that is under way by then is still applied.

@@ -108,7 +108,7 @@ class WorkerLife:
 
     def _warm_up(self) -> None:
         # Before time begins, or what is made on first use would be measured as this worker's pace.
-        self._computer.warm_up(self._held.values, self.node.micro_batch)
+        self._computer.warm_up(self._held.values, min(self.node.micro_batch, self._job.batch_size))
         # After warming up, which draws random numbers, too: dropout is the same whatever was warmed up.
         torch.manual_seed(seed_for(self._job.seed, Purpose.MODEL, self._index))
         # Only from here on: a run whose first generation does not even start has failed.
@@ -116,7 +116,7 @@ class WorkerLife:
 
     def _worker(self, context: NodeContext, before: ProcessWorker | None = None) -> ProcessWorker:
         job = self._job
-        micro_batch = job.micro_batch or job.batch_size
+        micro_batch = job.algorithm.micro_batch(job.batch_size, job.micro_batch, len(context.roster.workers))
         return ProcessWorker(context, self._held, job.batch_size, micro_batch, before)
 
     def _draw(self, node: ProcessWorker, left: Sequence[Places], counters: Counters) -> None:
