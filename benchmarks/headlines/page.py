@@ -20,7 +20,8 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "wp": ("wp",),
     "od": ("od",),
     "layered": ("layered",),
-    "abs": ("abs", "abs, small batches"),
+    "abs": ("abs",),
+    "small": ("abs, small batches",),
     "resnet": ("resnet, sync", "resnet", "resnet, pace"),
 }
 OURS = {"grouping": "grouping", "layered": "layered", "abs": "abs", "abs, small batches": "abs"}
@@ -33,10 +34,12 @@ def write(found: Found, folder: Path) -> None:
         chosen = {
             place: with_siblings(place, found) for place in places() if place.paper in papers and found.get(place)
         }
+        if not chosen:
+            continue
         tables = [wp_table(chosen)] if section == "wp" else [one_table(*each) for each in chosen.items()]
         lines = [_words(section), *("\n".join(rows).rstrip() for rows in tables)]
-        if section == "abs":
-            lines += averages(found)
+        if section in ("abs", "small"):
+            lines += averages(found, papers[0])
         parts += lines
     (folder / "headlines.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
 
@@ -53,7 +56,9 @@ def how_far(found: Found) -> str:
     total = sum(len(place.labels()) for place in places())
     if not missing:
         return ""
-    return textwrap.fill(f"**How far it is.** {total - missing} of {total} searches have been made.", 124)
+    return (
+        f"**How far it is.** {total - missing} of {total} searches have been made; what is not shown has not been run."
+    )
 
 
 def name_of(place: Headline) -> str:
@@ -150,11 +155,11 @@ def _pairs(values: Mapping[str, Sequence[float]], rule: str) -> str:
     return f"{sum(a < b for a, b in pairs)} of {len(pairs)} seeds"
 
 
-def averages(found: Found) -> list[str]:
+def averages(found: Found, paper: str) -> list[str]:
     """ABS-SGD's lead over the best of the paper's rivals, on average over the three clusters."""
     lines = []
-    kinds = {(p.paper, p.task, p.momentum): None for p in places() if p.paper in SECTIONS["abs"]}
-    for paper, task, momentum in kinds:
+    kinds = {(place.task, place.momentum): None for place in places() if place.paper == paper}
+    for task, momentum in kinds:
         rivals = ("sync", "async", "stale") if paper == "abs" else ("sync", "async", "sync-8", "async-8", "stale-8")
         chosen = [p for p in places() if (p.paper, p.task, p.momentum) == (paper, task, momentum)]
         leads = [lead(with_siblings(place, found), "abs", rivals) for place in chosen if found.get(place)]
