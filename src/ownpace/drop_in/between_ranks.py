@@ -80,14 +80,14 @@ class BetweenRanks:
         if self._run.world_size == 1:
             return [unpack(text, mine.devices)]
         # Where all ranks come to next: the same on all, also on one that has passed some of them.
-        key = f"call/{self._run.presence.number + 1}"
+        key = f"call/{self._run.presence.place.number + 1}"
         # Of a rank that was started again, the values that all had given by then stay.
-        is_behind = self._run.presence.is_behind
+        is_behind = self._run.presence.place.is_behind
         if not is_behind:
             self._run.store.set(f"{key}/{self.rank}", text)
         self._together(what)
         self._forget(f"{key}/{self.rank}")
-        keys = [f"{key}/{rank}" for rank in self._run.presence.there]
+        keys = [f"{key}/{rank}" for rank in self._run.presence.place.there]
         if is_behind and not self._run.store.check(keys):
             raise InputError(
                 f"this rank was started again, and the values of an earlier {what} are not kept any more, only of the "

@@ -123,6 +123,7 @@ class Joined(ResumableFleet):
                 takes `batch_size`, and with random numbers of its own for every batch.
             batch_size: Samples that each worker contributes to an update, where the algorithm does not decide.
             micro_batch: Samples of one batch at most: then `batch_size` comes in several, each with its own `step()`.
+                With `balanced`, a fast machine's batches are larger than `batch_size`: this says what its memory holds.
             epochs: How often to go through the data (None: once, or without end where `updates` or `samples` is given).
             updates: End after so many updates of the fleet, on all ranks after the same one. Where a sum is always
                 under way, it is still applied: one update more. Where servers make updates, so are gradients under way.
