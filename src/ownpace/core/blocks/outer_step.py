@@ -17,7 +17,9 @@ class OuterStep:
         self._lr = lr
         self._momentum = momentum
         # Kept: a script's next loop over the data goes on with it.
-        self._buffer = me.kept.setdefault("outer momentum", torch.zeros_like(me.parameters.values)) if momentum else None
+        self._buffer = (
+            me.kept.setdefault("outer momentum", torch.zeros_like(me.parameters.values)) if momentum else None
+        )
         self.at = me.parameters.values
         """x: the global parameters. All workers take the same steps from the same point, so theirs are equal to the
         bit."""
