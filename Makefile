@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EPOCHS ?= 28
 
-.PHONY: help demo test test-slow test-integrations torture torture-process check format coverage journeys bench claims map \
+.PHONY: help demo test test-slow test-integrations torture torture-process check format coverage journeys bench claims headlines map \
   clean pages
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -82,8 +82,14 @@ bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a ma
 claims: .venv/ready  ## the races of docs/results/claims.md: hours on a small machine; what was run before is kept in runs/
 	cd benchmarks && ../$(BIN)/python -m claims
 
+headlines: .venv/ready  ## docs/results/headlines.md: each paper's claim again; hours, a GPU helps; goes on where it was
+	cd benchmarks && ../$(BIN)/python -m headlines
+
 map: .venv/ready  ## docs/results/map.md: which algorithm is first where; hours on a small machine, goes on where it was
 	cd benchmarks && ../$(BIN)/python -m maps
+
+bench-peers: .venv/ready  ## a race with DDP, torchft and hivemind: TORCHFT= and HIVEMIND= name their Pythons; needs root and a quiet machine
+	$(BIN)/python benchmarks/bench_peers.py $(if $(TORCHFT),--torchft $(TORCHFT)) $(if $(HIVEMIND),--hivemind $(HIVEMIND))
 
 pages: .venv/ready  ## write what documentation pages take from the modules
 	$(BIN)/python scripts/pages.py

@@ -3,6 +3,9 @@
     python benchmarks/agreement.py [--batch 128] [--seconds 6]            rates, on uniform, mild and steep
     python benchmarks/agreement.py --target 0.96 [--seeds 3] [--batch 32] time to the target, on examples/laptop.toml
 
+Nothing else should run meanwhile. With --kept FILE, every run is kept as a line of JSON as soon as it has ended, and a
+second start goes on where the first was; --limit 600 begins no run after so many seconds.
+
 The processes keep the paces that the fleet prescribes; the rest is what this machine has. So that is measured first, in
 three runs on four equal workers, and given to the virtual engine:
 
@@ -18,13 +21,19 @@ Nothing is measured on the algorithm that is then predicted, but for these three
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from ownpace import ALGORITHMS, make_algorithm
+from ownpace.core.contract.errors import DivergenceError
 from ownpace.core.contract.events import Compute, Event, Transfer, Update
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines import ENGINES, Job
@@ -62,6 +71,64 @@ class Costs:
         return replace(fleet, machine=tuple(machines), network=network)
 
 
+@dataclass(frozen=True)
+class Figures:
+    """What is compared of a run."""
+
+    samples_per_s: float
+    updates_per_s: float
+    time_to_target: float | None
+
+
+class OutOfTime(Exception):
+    """A run was to begin after the limit."""
+
+
+class RunFailed(Exception):
+    """A run did not come to its end; it is not kept, so that another start makes it again."""
+
+
+class Notebook:
+    """Runs that were made, in a file if there is one; each is made once."""
+
+    def __init__(self, path: Path | None, limit_s: float) -> None:
+        self._path = path
+        self._until = time.monotonic() + limit_s
+        self._known: dict[str, dict[str, Any]] = {}
+        for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+            entry = json.loads(line)
+            self._known[entry["what"]] = entry["found"]
+
+    def note(self, what: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What was found before, or is found now.
+
+        Raises:
+            OutOfTime: It is too late to begin.
+        """
+        if what not in self._known:
+            if time.monotonic() > self._until:
+                raise OutOfTime
+            self._known[what] = make()
+            if self._path is not None:
+                with self._path.open("a") as kept:
+                    kept.write(json.dumps({"what": what, "found": self._known[what]}) + "\n")
+        return self._known[what]
+
+    def figures(self, engine: str, name: str, fleet: Fleet, batch: int, **how: Any) -> Figures:
+        """Of one run."""
+        what = f"{engine}, {name}, {fleet}, batch {batch}, {how}"
+        return Figures(**self.note(what, lambda: asdict(figures(run(engine, name, fleet, batch, **how)))))
+
+    def costs(self, batch: int, seconds: float) -> Costs:
+        """What this machine takes besides computing, as it was when the file was begun."""
+        return Costs(**self.note(f"costs, batch {batch}", lambda: asdict(measure_costs(batch, seconds))))
+
+
+def figures(events: list[Event]) -> Figures:
+    summary = summarize(events)
+    return Figures(summary.samples_per_s, updates_per_s(summary), summary.time_to_target)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, help="default: 128; with a target 32")
@@ -69,61 +136,87 @@ def main() -> None:
     parser.add_argument("--target", type=float, help="measure the time to this accuracy instead of rates")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--algorithms", default=",".join(ALGORITHMS))
+    parser.add_argument("--kept", type=Path, help="a file for runs that were made")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="begin no run after so many seconds")
     options = parser.parse_args()
-    names = options.algorithms.split(",")
     batch = options.batch or (128 if options.target is None else 32)
-    costs = measure_costs(batch, min(3.0, options.seconds))
+    notebook = Notebook(options.kept, options.limit)
+    costs = notebook.costs(batch, min(3.0, options.seconds))
     print(
         f"latency: {costs.alone_s * 1000:.2f} ms in sums, {costs.beside_s * 1000:.2f} ms in sums beside computing, "
         f"{costs.message_s * 1000:.2f} ms in messages; {costs.s_per_batch * 1000:.2f} ms per micro-batch, "
         f"{costs.s_per_update * 1000:.2f} ms per update\n"
     )
-    if options.target is None:
-        compare_rates(names, costs, batch, options.seconds)
-    else:
-        compare_times(names, costs, batch, options.target, range(options.seeds))
+    rows: list[tuple[str, ...]] = []
+    worst: dict[str, float] = {}
+    compare = Comparison(notebook, costs, batch, rows, worst)
+    with contextlib.suppress(OutOfTime):  # the table of what there is
+        for name in options.algorithms.split(","):
+            try:
+                if options.target is None:
+                    compare.rates(name, options.seconds)
+                else:
+                    compare.times(name, options.target, range(options.seeds))
+            except RunFailed as error:
+                print(error, file=sys.stderr)
+    print_table(RATE_HEADS if options.target is None else TIME_HEADS, rows)
+    print("\nworst: " + ", ".join(f"{what} {off:.1%}" for what, off in worst.items()))
 
 
-def compare_rates(names: Sequence[str], costs: Costs, batch: int, seconds: float) -> None:
-    rows, worst = [], 0.0
-    for name in names:
+RATE_HEADS = ("algorithm", "fleet", "samples/s predicted", "measured", "off", "updates/s predicted", "measured", "off")
+TIME_HEADS = (
+    *("time to the target", "s predicted", "measured", "off"),
+    *("samples/s predicted", "measured", "off", "updates/s predicted", "measured", "off"),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Predicted beside measured, row by row."""
+
+    notebook: Notebook
+    costs: Costs
+    batch: int
+    rows: list[tuple[str, ...]]
+    worst: dict[str, float]
+
+    def rates(self, name: str, seconds: float) -> None:
+        """On three presets."""
         for fleet_name in FLEETS:
             fleet = PRESETS[fleet_name][1]
-            predicted = summarize(run("virtual", name, costs.fleet(name, fleet), batch, seconds=seconds))
-            measured = summarize(run("process", name, fleet, batch, seconds=seconds))
-            cells = []
-            for of, digits in ((samples_per_s, ",.0f"), (updates_per_s, ".1f")):
-                off = of(measured) / of(predicted) - 1
-                worst = max(worst, abs(off))
-                cells += [f"{of(predicted):{digits}}", f"{of(measured):{digits}}", f"{off:+.1%}"]
-            rows.append((name, fleet_name, *cells))
-    heads = ("algorithm", "fleet", "samples/s predicted", "measured", "off", "updates/s predicted", "measured", "off")
-    print_table(heads, rows)
-    print(f"\nworst: {worst:.1%}")
+            predicted = self.notebook.figures(
+                "virtual", name, self.costs.fleet(name, fleet), self.batch, seconds=seconds
+            )
+            measured = self.notebook.figures("process", name, fleet, self.batch, seconds=seconds)
+            self.rows.append((name, fleet_name, *self._both([predicted], [measured])))
 
-
-def compare_times(names: Sequence[str], costs: Costs, batch: int, target: float, seeds: Sequence[int]) -> None:
-    """Means over the seeds: of one seed, a time to a target jumps by an evaluation or two."""
-    fleet, rows, worst = read_fleet(str(LAPTOP)), [], 0.0
-    for name in names:
-        here = costs.fleet(name, fleet)
-        ways = {
-            engine: [summarize(run(engine, name, there, batch, seed=seed, target=target)) for seed in seeds]
+    def times(self, name: str, target: float, seeds: Sequence[int]) -> None:
+        """Means over the seeds: of one seed, a time to a target jumps by an evaluation or two."""
+        fleet = read_fleet(str(LAPTOP))
+        here = self.costs.fleet(name, fleet)
+        predicted, measured = (
+            [self.notebook.figures(engine, name, there, self.batch, seed=seed, target=target) for seed in seeds]
             for engine, there in (("virtual", here), ("process", fleet))
-        }
-        times = {engine: [summary.time_to_target for summary in runs] for engine, runs in ways.items()}
-        rates = [f"{statistics.mean(map(updates_per_s, runs)):.1f}" for runs in ways.values()]
-        if None in times["virtual"] or None in times["process"]:
-            reached = [f"{sum(time is not None for time in some)} of {len(seeds)} seeds" for some in times.values()]
-            rows.append((name, *reached, "–", *rates))
-            continue
-        predicted, measured = (statistics.mean(time for time in some if time is not None) for some in times.values())
+        )
+        some = [[each.time_to_target for each in runs] for runs in (predicted, measured)]
+        if any(None in times for times in some):
+            cells = [*(f"{sum(time is not None for time in times)} of {len(seeds)} seeds" for times in some), "–"]
+        else:
+            means = [statistics.mean(time for time in times if time is not None) for times in some]
+            cells = self._beside("time to target", *means, ".2f")
+        self.rows.append((name, *cells, *self._both(predicted, measured)))
+
+    def _both(self, predicted: Sequence[Figures], measured: Sequence[Figures]) -> list[str]:
+        cells = []
+        for what, digits in (("samples_per_s", ",.0f"), ("updates_per_s", ".1f")):
+            means = [statistics.mean(getattr(each, what) for each in runs) for runs in (predicted, measured)]
+            cells += self._beside(what.replace("_per_", "/"), *means, digits)
+        return cells
+
+    def _beside(self, what: str, predicted: float, measured: float, digits: str) -> list[str]:
         off = measured / predicted - 1
-        worst = max(worst, abs(off))
-        rows.append((name, f"{predicted:.2f} s", f"{measured:.2f} s", f"{off:+.1%}", *rates))
-    heads = (f"time to {target:.0%}", "predicted", "measured", "off", "updates/s predicted", "measured")
-    print_table(heads, rows)
-    print(f"\nworst: {worst:.1%}")
+        self.worst[what] = max(self.worst.get(what, 0.0), abs(off))
+        return [f"{predicted:{digits}}", f"{measured:{digits}}", f"{off:+.1%}"]
 
 
 def run(
@@ -154,7 +247,9 @@ def run(
         eval_every=10**9 if target is None else None,
         seed=seed,
     )
-    ENGINES[engine](job, events.append, None)
+    outcome = ENGINES[engine](job, events.append, None)
+    if outcome.error is not None and not isinstance(outcome.error, DivergenceError):
+        raise RunFailed(f"{engine}, {name}: {outcome.reason}")
     return events
 
 
@@ -212,12 +307,8 @@ def gaps(events: list[Event]) -> list[tuple[float, float]]:
     return found
 
 
-def samples_per_s(summary: Summary) -> float:
-    return summary.samples_per_s
-
-
 def updates_per_s(summary: Summary) -> float:
-    return summary.updates / summary.seconds
+    return summary.updates / summary.seconds if summary.seconds else 0.0
 
 
 if __name__ == "__main__":

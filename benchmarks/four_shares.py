@@ -2,6 +2,7 @@
 
     sh benchmarks/gpu.sh four_shares.py rates       # samples/s and updates/s, beside what the four do alone
     sh benchmarks/gpu.sh four_shares.py accuracy    # ResNet-18 on CIFAR-10: accuracy over time; needs OWNPACE_DATA
+    sh benchmarks/gpu.sh four_shares.py accuracy --recipe plain     # without what people use to learn better
 
 Every way runs in four processes of its own, with gloo, since NCCL refuses two ranks on one card. All ways get the same
 model, data on the card, bfloat16 and channels-last pictures; scripts with a fixed batch also get cuDNN's autotuning.
@@ -35,11 +36,21 @@ from ownpace.core.learning.schedule import Schedule
 from ownpace.core.learning.task import Task
 from ownpace.run import execute
 from ownpace.tasks import Cifar10
-from ownpace.tasks.byte_images import ByteImages
+from ownpace.tasks.byte_images import ByteImages, CroppedImages
 from ownpace.tasks.models import IMAGE_MODELS
 from table import print_table
 
 MOMENTUM, DECAY = 0.9, 5e-4
+RECIPES: dict[str, dict[str, Any]] = {
+    # Of the task: how pictures are changed; of the run: the rest.
+    "plain": {"task": {}, "run": {}, "warmup": 1.0},
+    "usual": {
+        "task": {"crop": 4, "flip": True, "label_smoothing": 0.1},
+        "run": {"nesterov": True, "clip_norm": 2.0},
+        "warmup": 3.0,
+    },
+}
+"""What is given for accuracy: by name, options of the task and of the run, and epochs of warm-up."""
 
 
 def main() -> None:
@@ -53,11 +64,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--micro", type=int, default=None, help="largest micro-batch of abs and pace")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each way, for rates")
-    parser.add_argument("--lrs", default="0.1,0.2,0.4")
+    parser.add_argument("--recipe", choices=sorted(RECIPES), default="usual")
+    parser.add_argument("--lrs", default="0.4,0.8,1.2,1.6")
     parser.add_argument("--lrs-of", action="append", default=[], help="others for one way, as in abs=0.02,0.05")
-    parser.add_argument("--epochs", default="8")
+    parser.add_argument("--epochs", default="8,12,16,20", help="lengths, each with a schedule of its own")
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--targets", default="0.75,0.8,0.82,0.84")
+    parser.add_argument("--targets", default="0.88,0.9,0.91,0.92")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--graphs", action="store_true", help="CUDA graphs for our ways")
     parser.add_argument("--patience", type=float, default=500.0, help="seconds after which all is given up")
@@ -116,7 +128,8 @@ def run_rank(options: argparse.Namespace) -> None:
     rank = int(os.environ["RANK"])
     os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = options.shares.split(",")[rank]
     dist.init_process_group("gloo")
-    task: Task = Noise(options.model) if options.what == "rates" else Cifar10(model_name=options.model)
+    changed = RECIPES[options.recipe]["task"]
+    task: Task = Noise(options.model) if options.what == "rates" else Cifar10(model_name=options.model, **changed)
     listed = json.loads(options.jobs.read_text())
     for job in listed["jobs"]:
         started = time.perf_counter()
@@ -147,10 +160,12 @@ class Way:
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.device = torch.device(options.device)
         self.samples: int | None = None
+        # Rates are of what all have in common: a batch's gradient, its sum and a step.
+        self.recipe = RECIPES[options.recipe if "epochs" in job else "plain"]
         if "epochs" in job:
             self.samples = int(job["epochs"] * len(task.train_samples()))
             self.eval_every = self.samples // 25
-            self.warmup = self.samples // 8
+            self.warmup = int(self.recipe["warmup"] * len(task.train_samples()))
         self.seed = job.get("seed", 0)
 
     def run(self) -> dict[str, Any]:
@@ -186,6 +201,7 @@ class Ours(Way):
             precision="bfloat16" if self.device.type == "cuda" else "float32",
             cuda_graphs=options.graphs and name in ("abs", "pace", "acco"),
             detail=False,
+            **self.recipe["run"],
         )
         result = execute(config, on_event=events.append)
         summary = result.summary
@@ -218,7 +234,11 @@ class Script(Way):
             batch = max(8, round(whole * speeds[self.rank] / sum(speeds) / 8) * 8)
             weight = batch * self.world / whole
         module = model if self.job["way"] == "plain" else DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=self.job["lr"], momentum=MOMENTUM, weight_decay=DECAY)
+        nesterov = self.recipe["run"].get("nesterov", False)
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=self.job["lr"], momentum=MOMENTUM, weight_decay=DECAY, nesterov=nesterov
+        )
+        self.draws = torch.Generator().manual_seed(self.seed + 1000 * self.rank)
         state = self._keep(model)
         for _ in range(3):  # kernels are chosen, memory is taken, buckets are made
             self._backward(module, torch.arange(batch), 0.0)
@@ -261,6 +281,8 @@ class Script(Way):
                     next_mark = (done // self.eval_every + 1) * self.eval_every
                     snapshots.append((time.perf_counter() - start, done, self._keep(model)))
             self._backward(module, order.indices(done + before, batch), weight)
+            if "clip_norm" in self.recipe["run"]:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), self.recipe["run"]["clip_norm"])
             optimizer.step()
             optimizer.zero_grad()
             done += whole
@@ -282,9 +304,14 @@ class Script(Way):
         return bool(over)
 
     def _backward(self, module: torch.nn.Module, indices: torch.Tensor, weight: float) -> None:
-        inputs, targets = self.train.pick(indices)
+        if isinstance(self.train, CroppedImages):
+            randoms = torch.randint(2**31, (len(indices),), generator=self.draws)
+            inputs, targets = self.train.pick_augmented(indices, randoms)
+        else:
+            inputs, targets = self.train.pick(indices)
+        smoothing = self.recipe["task"].get("label_smoothing", 0.0)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            loss = functional.cross_entropy(module(inputs), targets)
+            loss = functional.cross_entropy(module(inputs), targets, label_smoothing=smoothing)
         (loss * weight).backward()
 
     def _keep(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:

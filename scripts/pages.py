@@ -9,7 +9,7 @@ A page says where, and of what, between two comments:
 On the page of an algorithm, `rule`, `symbols` and `parameters` are those of its module. Elsewhere a name says what:
 
     core.contract.roles.Worker   a class: what it has and can do
-    drop_in.joined.join          a function: what it takes
+    drop_in.joining.join         a function: what it takes
     core.contract.roles          a module: the indented blocks of its docstring
     core.blocks                  a package: its public names
 

@@ -9,7 +9,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ownpace import Config
+from ownpace.core.contract.errors import Interrupted
 from ownpace.core.contract.events import Evaluation, Event
 from ownpace.engines import ENGINES
 from ownpace.report.summary import SummaryBuilder
@@ -25,6 +26,8 @@ from ownpace.tasks import Svmlight
 
 HERE = Path(__file__).resolve().parents[2]
 KEPT = HERE / "runs" / "claims.jsonl"
+Curve = list[list[float | None]]
+"""(virtual seconds, samples, accuracy, loss) of every evaluation."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,7 @@ class Outcome:
     staleness: float
     objective: float | None
     """Of linear models: the loss on the training data, with its L2 term."""
-    curve: list[list[float | None]]
-    """(virtual seconds, samples, accuracy, loss) of every evaluation."""
+    curve: Curve
 
     def time_to(self, level: float) -> float | None:
         """Virtual seconds until an evaluation first reached this accuracy."""
@@ -141,14 +143,17 @@ def one_thread() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def do(config: Config) -> Outcome:
+def do(config: Config, enough: Callable[[Curve], bool] | None = None) -> Outcome:
+    """One run; it ends early when `enough` says of the curve so far that it is."""
     job = config.job()
-    builder, curve = SummaryBuilder(), []
+    builder, curve = SummaryBuilder(), list[list[float | None]]()
 
     def take(event: Event) -> None:
         builder.take(event)
         if isinstance(event, Evaluation):
             curve.append([event.t, event.samples, event.accuracy, event.loss])
+            if enough is not None and enough(curve):
+                raise Interrupted("known well enough")
 
     outcome = ENGINES["virtual"](job, take, None)
     summary = builder.summary()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from maps.cells import BATCH_SIZE, ENTRANTS, NOISE, NOISY, NUM_WORKERS, RATIOS, SUMS, Cell
+from claims.filling import mean_s
+from maps.cells import BATCH_SIZE, ENTRANTS, NOISE, NOISY, NUM_WORKERS, RATIOS, SUMS, Cell, cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,24 +23,21 @@ COLOURS = dict(
         ENTRANTS,
         (
             *("#4c9f70", "#d1495b", "#8e6cc9", "#00798c", "#3b7dd8", "#e8a33d", "#c06014", "#9aa0a6", "#6b7f4a"),
-            *("#b35d9e", "#7a5c3e", "#5a6b8c", "#c9b458", "#3f4a59", "#a04848"),
+            *("#b35d9e", "#7a5c3e", "#5a6b8c", "#c9b458", "#3f4a59", "#a04848", "#4f8f8f", "#8c4f7f", "#777733"),
         ),
         strict=False,
     )
 )
-PAPERS: Mapping[str, tuple[str, tuple[str, ...], float]] = {
-    "Grouping-SGD": ("grouping", ("sync", "async", "stale"), 1.2),
-    "ABS-SGD": ("abs", ("sync", "async", "stale"), 1.3),
-    "OD-SGD": ("od", ("sync", "async"), 1.0),
-    "Layered SGD": ("layered", ("sync",), 1.0),
+PAPERS: Mapping[str, tuple[tuple[str, tuple[str, ...], float], ...]] = {
+    "Grouping-SGD": (
+        ("grouping", ("sync-servers", "async", "stale"), 1.2),
+        ("grouping-layers", ("sync", "async-layers", "stale"), 1.2),
+    ),
+    "ABS-SGD": (("abs", ("sync", "async", "stale"), 1.3),),
+    "OD-SGD": (("od", ("sync", "async"), 1.0),),
+    "Layered SGD": (("layered", ("sync",), 1.0),),
 }
 """Paper → its algorithm, whom it is compared with, and how many times sooner it is said to be than the best of them."""
-
-
-def mean_s(found: Mapping[str, Any]) -> float | None:
-    """Mean seconds to the target over seeds; None if it was not there, or too late."""
-    seconds = [each for each in found["seconds"] if each is not None]
-    return statistics.mean(seconds) if seconds and len(seconds) == len(found["seconds"]) else None
 
 
 def order(cell: Mapping[str, Mapping[str, Any]]) -> list[tuple[float, str]]:
@@ -59,9 +57,15 @@ def ahead(cell: Mapping[str, Mapping[str, Any]], label: str, rivals: tuple[str, 
     return min(known) / times[label] if known else float("inf")
 
 
+def telling(cell: Mapping[str, Any] | None) -> bool:
+    """Whether so many are known in a cell that it can be said who is first: of a search that goes on, it cannot."""
+    return cell is not None and len(set(ENTRANTS) & set(cell)) >= 0.75 * len(ENTRANTS)
+
+
 def write(found: Found, folder: Path) -> None:
     """Draw a picture for each number of workers, and write map.md with all tables."""
-    lines = [WORDS.read_text().rstrip(), ""]
+    found = {cell: each for cell, each in found.items() if telling(each)}
+    lines = [WORDS.read_text().replace("**How far it is.** HOW_FAR", textwrap.fill(how_far(found), 124)).rstrip(), ""]
     counts = [count for count in NUM_WORKERS if any(cell.num_workers == count for cell in found)]
     for count in counts:
         place = Path("..") / "images" / "map" / f"workers-{count}.png"
@@ -71,14 +75,25 @@ def write(found: Found, folder: Path) -> None:
         lines += [f"### {count} workers", "", f"![who is first with {count} workers]({place.as_posix()})", ""]
         lines += [*table(found, count, _first_three), ""]
     lines += ["## Where each paper's claim holds", ""]
-    for paper, (label, rivals, bar) in PAPERS.items():
-        names = ", ".join(f"`{rival}`" for rival in rivals)
-        lines += [f"### {paper}", "", f"`{label}` over the best of {names}; **bold** from {bar:g} on.", ""]
-        for count in counts:
-            lines += table(found, count, lambda cell, who=label, over=rivals, at=bar: _ratio(cell, who, over, at))
-            lines.append("")
+    for paper, comparisons in PAPERS.items():
+        lines += [f"### {paper}", ""]
+        for label, rivals, bar in comparisons:
+            names = ", ".join(f"`{rival}`" for rival in rivals)
+            lines += [f"`{label}` over the best of {names}; **bold** from {bar:g} on.", ""]
+            for count in counts:
+                lines += table(found, count, lambda cell, who=label, over=rivals, at=bar: _ratio(cell, who, over, at))
+                lines.append("")
     lines += ["## With more and with less noise", "", *noise(found)]
     (folder / "map.md").write_text("\n".join(lines) + "\n")
+
+
+def how_far(found: Found) -> str:
+    """How many cells there are, and which of them are not complete."""
+    everywhere = cells()
+    run = [cell for cell in everywhere if cell in found]
+    missing = sum(not set(ENTRANTS) <= set(found[cell]) for cell in run)
+    text = f"**How far it is.** {len(run)} of {len(everywhere)} cells have been run; the others are empty."
+    return text + (f" In {missing} of them some algorithms are missing: those say of how many." if missing else "")
 
 
 def table(found: Found, count: int, text: Callable[[Mapping[str, Any]], str]) -> list[str]:
@@ -104,13 +119,16 @@ def noise(found: Found) -> list[str]:
 def _first_three(cell: Mapping[str, Mapping[str, Any]]) -> str:
     best = order(cell)
     if not best:
-        return "none"
+        return "nobody"
     first, *others = best[:3]
     behind = ", ".join(f"{label} {mean / first[0]:.2f}" for mean, label in others)
-    return f"**{first[1]}** {first[0]:.3g} s; {behind}"
+    of = "" if set(ENTRANTS) <= set(cell) else f" (of {len(set(ENTRANTS) & set(cell))})"
+    return f"**{first[1]}** {first[0]:.3g} s; {behind}{of}"
 
 
 def _ratio(cell: Mapping[str, Mapping[str, Any]], label: str, rivals: tuple[str, ...], bar: float) -> str:
+    if not {label, *rivals} <= set(cell):
+        return ""
     ratio = ahead(cell, label, rivals)
     if ratio is None:
         return "–"
@@ -128,6 +146,9 @@ def draw(found: Found, count: int, path: Path) -> None:
             best = [] if cell is None else order(cell)
             if best:
                 _square(axis, column, row, best)
+            else:
+                text = "not run" if cell is None else "nobody"
+                axis.text(column, row, text, ha="center", va="center", fontsize=8.5, color="#999999")
     axis.set_xlim(-0.5, len(SUMS) - 0.5)
     axis.set_ylim(-0.5, len(RATIOS) - 0.5)
     axis.set_xticks(range(len(SUMS)), [f"{sum_:g}" for sum_ in SUMS])

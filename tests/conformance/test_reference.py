@@ -29,11 +29,13 @@ def test_sync_through_a_server_waits_there_for_all_workers(setting: Setting) -> 
 
 
 @common
-@given(drawn_settings(slow=True), st.sampled_from([0.1, 0.3, 0.7, 1.0]))
-@example(Setting(paces=(1000.0, 1000.0, 5.0), batch_size=2, samples=30), 0.3)  # two have most, one has nothing
-def test_balanced_gives_each_worker_its_share_of_one_batch(setting: Setting, smoothing: float) -> None:
-    outcome, events = engine(setting, "balanced", smoothing=smoothing, tolerance=0.0)
-    expected = synchronous(setting, smoothing)
+@given(drawn_settings(slow=True), st.sampled_from([0.1, 0.3, 0.7, 1.0]), st.sampled_from([0.0, 0.05, 0.3]))
+@example(Setting(paces=(1000.0, 1000.0, 5.0), batch_size=2, samples=30), 0.3, 0.0)  # two have most, one has nothing
+# Looked at more closely after eight rounds.
+@example(Setting(paces=(1000.0, 500.0, 470.0), batch_size=64, samples=3000), 0.3, 0.3)
+def test_balanced_gives_each_worker_its_share(setting: Setting, smoothing: float, tolerance: float) -> None:
+    outcome, events = engine(setting, "balanced", smoothing=smoothing, tolerance=tolerance)
+    expected = synchronous(setting, smoothing, tolerance)
     assert_same(outcome, events, expected)
     assert batches(events, setting) == expected.sizes
 

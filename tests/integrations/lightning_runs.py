@@ -6,6 +6,7 @@ Every rank writes what it saw into a file of the folder.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -16,6 +17,7 @@ import lightning as L  # noqa: N812
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
 from lightning.pytorch.plugins import MixedPrecision
+from tests.integrations.ranks import one_of, rests
 from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss
 from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import MeanMetric
@@ -184,7 +186,23 @@ def runs(folder: Path) -> dict[str, Any]:
         "left": fit("pace", folder / "left", Net(stop_at=None if RANK else 2), max_epochs=9),
         "limited": fit("sync", folder / "limited", limit_train_batches=2, max_epochs=1),
         "refusals": refusals(),
+        **within_epochs(folder),
     }
+
+
+def within_epochs(folder: Path) -> dict[str, Any]:
+    """Fits that go on from a checkpoint within an epoch: the first of an earlier fit, or its last."""
+    seen = {}
+    for name in rests(int(os.environ["WORLD_SIZE"])):
+        algorithm = name.split()[0]
+        if name == algorithm:
+            often = ModelCheckpoint(folder / algorithm, "often-{step}", every_n_train_steps=1, save_top_k=-1)
+            seen[f"{name} whole"] = fit(algorithm, folder / "whole", callbacks=[often], max_epochs=1)
+        net = Net()
+        net.epochs.append([])  # Lightning does not begin it again
+        path = one_of(folder / algorithm, "often-step=*.ckpt", last="end" in name)
+        seen[f"{name} rest"] = fit(algorithm, folder / "rest", net, ckpt_path=path, max_epochs=2)
+    return seen
 
 
 if __name__ == "__main__":

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.process.small_net import close, on_one_machine, sgd
 from tests.process.started import Start, free_port, importable
+
+
+def rests(ranks: int) -> list[str]:
+    """Runs that go on within an epoch. Of several ranks of `pace`, the first may see no update in it."""
+    return [*(["pace"] if ranks == 1 else []), "sync", "sync end"]
 
 
 def needs(*packages: str) -> pytest.MarkDecorator:
@@ -58,3 +67,22 @@ def check_alike(ranks: list[Any], name: str, *keys: str) -> None:
     for key in ("weights", *keys):
         assert all(rank[name][key] == ranks[0][name][key] for rank in ranks), key
     assert all(rank[name]["replicas_identical"] is not False for rank in ranks)
+
+
+def one_of(folder: Path, pattern: str, *, last: bool) -> Path:
+    """The first or the last of the checkpoints there, by the number at the end of their names."""
+    found = sorted(folder.glob(pattern), key=lambda path: int(re.findall(r"\d+", path.name)[-1]))
+    return found[-last]
+
+
+def check_rest_of_epoch(ranks: list[Any], name: str, size: int, state: Mapping[str, Any]) -> None:
+    """The run went on in the middle of its first epoch: what was left is dealt, then a whole one."""
+    learnt, updates = (int(state["progress"][key]) for key in ("samples", "updates"))
+    rest, following = ([b for rank in ranks for b in rank[f"{name} rest"]["epochs"][n]] for n in (0, 1))
+    assert learnt + sum(map(len, rest)) == size
+    assert sorted(index for batch in following for index in batch) == list(range(size))
+    if name == "pace":
+        return  # how its updates were made up cannot be told
+    done = updates_of_sync(ranks, "sync whole")[:updates] + updates_of_sync(ranks, f"{name} rest")
+    assert sorted(index for update in done for batch in update for index in batch) == sorted([*range(size)] * 2)
+    close(torch.tensor(ranks[0][f"{name} rest"]["weights"]), on_one_machine(size, done, sgd))

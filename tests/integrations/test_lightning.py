@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.ranks import check_alike, check_every_sample_once, needs, run, updates_of_sync, without_ownpace
+from tests.integrations.ranks import (
+    check_alike,
+    check_every_sample_once,
+    check_rest_of_epoch,
+    needs,
+    one_of,
+    rests,
+    run,
+    updates_of_sync,
+    without_ownpace,
+)
 from tests.process.small_net import close, on_one_machine, sgd
 from tests.process.started import Start
 
@@ -41,6 +51,7 @@ def test_fits_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
     assert len(limited) == len(set(limited)) == min(SIZE, 2 * BATCH * ranks)
     check_schedule(first["pace"])
     check_refusals(first["refusals"])
+    check_goes_on_within_an_epoch(seen, tmp_path)
     check_checkpoint(first["pace"], start)
     if ranks == 2:
         check_plain_trainer_goes_on(first["sync"], start)
@@ -61,6 +72,13 @@ def check_like_a_plain_loop(seen: list[Any]) -> None:
     close(torch.tensor(seen[0]["resumed"]["weights"]), on_one_machine(SIZE, both, sgd))
     expected = on_one_machine(SIZE, updates_of_sync(seen, "accumulated", each=2), sgd)
     close(torch.tensor(seen[0]["accumulated"]["weights"]), expected)
+
+
+def check_goes_on_within_an_epoch(seen: list[Any], folder: Path) -> None:
+    for name in rests(len(seen)):
+        path = one_of(folder / name.split()[0], "often-step=*.ckpt", last="end" in name)
+        state = torch.load(path, weights_only=True)["ownpace"]
+        check_rest_of_epoch(seen, name, SIZE, state)
 
 
 def check_schedule(pace: dict[str, Any]) -> None:

@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.ranks import check_alike, check_every_sample_once, needs, run, updates_of_sync, without_ownpace
+from tests.integrations.ranks import (
+    check_alike,
+    check_every_sample_once,
+    check_rest_of_epoch,
+    needs,
+    one_of,
+    rests,
+    run,
+    updates_of_sync,
+    without_ownpace,
+)
 from tests.process.small_net import close, on_one_machine, sgd
 from tests.process.started import Start
+
+from ownpace.integrations.trainer_checkpoint import read_fleet
 
 pytestmark = [pytest.mark.slow, needs("transformers")]
 SIZE, BATCH = 61, 8
@@ -38,6 +50,7 @@ def test_trains_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
     assert all(len(rank["by steps"]["evaluated"]) <= len(first["by steps"]["evaluated"]) for rank in seen)
     assert all(rank["pace"]["last_rate"] == 0.0 for rank in seen)  # the schedule ends with the data
     assert "per_device_train_batch_size" in first["refusals"]["auto_find_batch_size"]
+    check_goes_on_within_an_epoch(seen, tmp_path)
     check_checkpoint(tmp_path / "sync" / f"checkpoint-{2 * whole}", first["sync"], start)
     if ranks == 2:
         check_plain_trainer_goes_on(tmp_path / "sync" / f"checkpoint-{2 * whole}", first["sync"], start)
@@ -52,6 +65,14 @@ def check_like_a_plain_loop(seen: list[Any]) -> None:
     close(torch.tensor(seen[0]["resumed"]["weights"]), on_one_machine(SIZE, both, sgd))
     expected = on_one_machine(SIZE, updates_of_sync(seen, "accumulated", each=2), sgd)
     close(torch.tensor(seen[0]["accumulated"]["weights"]), expected)
+
+
+def check_goes_on_within_an_epoch(seen: list[Any], folder: Path) -> None:
+    for name in rests(len(seen)):
+        saved = read_fleet(one_of(folder / f"{name.split()[0]} whole", "checkpoint-*", last="end" in name))
+        assert saved is not None
+        check_rest_of_epoch(seen, name, SIZE, saved.state)
+        assert {rank[f"{name} rest"]["epoch"] for rank in seen} == {2.0}
 
 
 def check_checkpoint(folder: Path, sync: dict[str, Any], start: Start) -> None:

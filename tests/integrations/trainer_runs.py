@@ -6,6 +6,7 @@ Every rank writes what it saw into a file of the folder.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.integrations.ranks import one_of, rests
 from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -74,7 +76,13 @@ class Notes(TrainerCallback):
 
 
 def train(
-    algorithm: str, folder: Path, *, slow_s: float = 0.0, stops: bool = False, resume: bool = False, **arguments: Any
+    algorithm: str,
+    folder: Path,
+    *,
+    slow_s: float = 0.0,
+    stops: bool = False,
+    resume: bool | str = False,
+    **arguments: Any,
 ) -> dict[str, Any]:
     """What this rank saw of two epochs, or as many as are given."""
     net = Net(slow_s)
@@ -145,6 +153,14 @@ def runs(folder: Path) -> dict[str, Any]:
         "refusals": refusals(),
     }
     seen["resumed"] = train("sync", folder / "sync", resume=True, num_train_epochs=3)
+    often: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 1}
+    for name in rests(int(os.environ["WORLD_SIZE"])):
+        algorithm = name.split()[0]
+        whole = folder / f"{algorithm} whole"
+        if name == algorithm:
+            seen[f"{name} whole"] = train(algorithm, whole, **often)
+        path = one_of(whole, "checkpoint-*", last="end" in name)
+        seen[f"{name} rest"] = train(algorithm, folder / f"{name} rest", resume=str(path), num_train_epochs=2)
     return seen
 
 

@@ -110,6 +110,10 @@ def test_a_worker_that_is_killed_is_done_without_and_joins_when_it_is_started_ag
     assert isinstance(end, End)
     assert end.sums.replicas_identical is not False
     assert set(end.sums.workers) == {"worker-0", "worker-1", "worker-2"}
+    # A worker that is away adds nothing to what the fleet could have done.
+    joined = next(generation.t for generation in script.of(Generation) if generation.why == "join")
+    away = (joined - script.of(Fault)[0].t) / end.sums.seconds
+    assert end.sums.limit_samples_per_s == pytest.approx(5000 - 2000 * away)
     if name != "local":  # whose parameters are means: they do not count
         assert [miscounted(state, SIZE) for state in script.states] == [[]] * len(script.states)
 

@@ -185,6 +185,23 @@ def test_sparse_gradients_are_refused() -> None:
     loop_with(make_sparse, r"the gradient of 3\.weight is sparse; make its layer with sparse=False")
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_gradients_with_a_graph_are_refused() -> None:
+    def go_back_twice(net: nn.Sequential, optimizer: Optimizer) -> None:
+        optimizer.zero_grad()
+        net(torch.ones(8, 6)).square().sum().backward(create_graph=True)
+
+    loop_with(go_back_twice, r"the gradient of 0\.weight has a graph \(create_graph=True\)")
+
+
+def test_an_algorithm_that_needs_a_learning_rate_says_so() -> None:
+    net = make_net()
+    optimizer = SGD(net.parameters(), lr=0.1)
+    optimizer.param_groups[0]["lr"] = None  # as Adafactor has it, which finds its own
+    with refused(r"SGD has no learning rate \(lr=None\)"):
+        _ = UserPair(net, optimizer).lr
+
+
 def test_the_step_of_an_optimizer_inside_is_refused() -> None:
     """As SAM's second step makes it: it would move one rank alone."""
     loop_with(

@@ -21,6 +21,12 @@ def test_all_invariants_hold(first):
     assert sum(report.updates for report in reports) > 200
 
 
+@pytest.mark.parametrize("seed", [5304, 6675, 6837])
+def test_what_torture_took_for_a_mistake_is_none(seed):
+    """Servers of which one is left, and a sum that was given up while survivors find each other."""
+    assert torture(seed).complaints == []
+
+
 def test_a_table_says_what_was_run():
     reports = [torture(seed) for seed in range(8)]
     lines = table(reports).splitlines()

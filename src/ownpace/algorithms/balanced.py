@@ -7,10 +7,11 @@
 All workers take about equally long, so none waits long; staleness stays zero and the global batch is fixed, so the
 result is that of Sync-SGD. Sizes follow the speeds while running: the sum of the gradients says how many samples each
 worker computed and in what time, so all of them divide the next batch alike. No worker is left without work: one whose
-share rounds to zero takes one sample from the largest share. A division is kept until a share is off by a tenth
-(`tolerance`), since GPUs choose their kernels anew for every size; for the same reason, the time of the first batch of
-a division says nothing about paces and is ignored. The last micro-batch is handed to the sum before it is computed, so
-its backward pass and the transfer overlap.
+share rounds to zero takes one sample from the largest share. A division is kept until another would make updates
+faster by a twentieth (`tolerance`), since GPUs choose their kernels anew for every size; for the same reason, the time
+of the first batch of a division says nothing about paces and is ignored. A share is computed in one piece, unless
+`--micro-batch` limits it, and is handed to the sum before it is computed, so that its backward pass and the transfer
+overlap.
 
 | symbol | meaning |
 |---|---|
@@ -31,7 +32,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ownpace.core.blocks.accumulate import accumulate_and_reduce
-from ownpace.core.blocks.paces import Paces, check_smoothing, differs, divide
+from ownpace.core.blocks.division import Division
+from ownpace.core.blocks.paces import check_smoothing
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Worker
 from ownpace.core.settings import not_negative
@@ -42,10 +44,11 @@ class BalancedSgd(Algorithm):
     """Equal times instead of equal batches."""
 
     replicas_identical: ClassVar[bool] = True
+    divides_batches: ClassVar[bool] = True
     smoothing: float = 0.3
     """Weight of the newest measurement in a worker's speed, above 0 and at most 1."""
-    tolerance: float = 0.1
-    """How far a worker's batch may be off, as a fraction of it, before the division changes."""
+    tolerance: float = 0.05
+    """How much of an update's time another division must save before it is made."""
 
     def __post_init__(self) -> None:
         check_smoothing(self.smoothing)
@@ -53,17 +56,8 @@ class BalancedSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         num_workers = len(me.workers)
-        sizes = [me.batch_size] * num_workers
-        paces = Paces(num_workers, self.smoothing)
-        settled = False
+        division = Division(num_workers * me.batch_size, num_workers, self.smoothing, self.tolerance)
         while me.training:
-            total = await accumulate_and_reduce(me, sizes[me.rank])
+            total = await accumulate_and_reduce(me, division.sizes[me.rank])
             me.step(total)
-            if not settled:  # the first batch of a division is slow for reasons of its own: do not measure it
-                settled = True
-                continue
-            paces.take(total.contributions)
-            if paces.known:
-                better = divide(num_workers * me.batch_size, paces.samples_per_s)
-                if any(differs(new, old, self.tolerance) for new, old in zip(better, sizes, strict=True)):
-                    sizes, settled = better, False
+            division.learn(total.contributions)

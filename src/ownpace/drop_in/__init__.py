@@ -13,6 +13,7 @@ The algorithm is the same coroutine that a complete run drives. When it asks for
 go on (to sum, wait, step) until it asks for the next.
 """
 
-from ownpace.drop_in.joined import Joined, join
+from ownpace.drop_in.joined import Joined
+from ownpace.drop_in.joining import join
 
 __all__ = ["Joined", "join"]

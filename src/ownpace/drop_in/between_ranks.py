@@ -80,21 +80,22 @@ class BetweenRanks:
         if self._run.world_size == 1:
             return [unpack(text, mine.devices)]
         # Where all ranks come to next: the same on all, also on one that has passed some of them.
-        key = f"call/{self._run.presence.number + 1}"
+        key = f"call/{self._run.presence.place.number + 1}"
         # Of a rank that was started again, the values that all had given by then stay.
-        if not self._run.presence.is_behind:
+        is_behind = self._run.presence.place.is_behind
+        if not is_behind:
             self._run.store.set(f"{key}/{self.rank}", text)
-        # All have written when all are here: nothing below has to be waited for.
         self._together(what)
         self._forget(f"{key}/{self.rank}")
-        for rank in self._run.presence.there:
-            if not self._run.store.check([f"{key}/{rank}"]):
-                raise InputError(
-                    f"this rank was started again, and the values of an earlier {what} are not kept any more, only of "
-                    f"the latest {_KEPT} calls; ask for fleet.epoch and begin there, past what the others have done"
-                )
-        # The own value, too: a tensor of this rank's is then as independent of it as those of the others.
-        return [unpack(self._run.store.get(f"{key}/{rank}"), mine.devices) for rank in self._run.presence.there]
+        keys = [f"{key}/{rank}" for rank in self._run.presence.place.there]
+        if is_behind and not self._run.store.check(keys):
+            raise InputError(
+                f"this rank was started again, and the values of an earlier {what} are not kept any more, only of the "
+                f"latest {_KEPT} calls; ask for fleet.epoch and begin there, past what the others have done"
+            )
+        # All have written when all are here, but the store may be slower to take it in than lines are to tell of it:
+        # reading waits. The own value, too: a tensor is then as independent of this rank's as those of the others are.
+        return [unpack(self._run.store.get(each), mine.devices) for each in keys]
 
     def _forget(self, written: str) -> None:
         """Keep the values of the latest calls, for a rank that is started again."""

@@ -41,15 +41,18 @@ class Checkpoint:
             "schedulers": schedulers,
         }
 
-    def read(self) -> State:
-        """The state as it is now: after the latest update that this rank has made or heard of."""
+    def read(self, *, models: bool = True) -> State:
+        """The state as it is now: after the latest update that this rank has made or heard of.
+
+        `models`: with models, optimizers and schedules.
+        """
         run = self._run
         run.take_optimizer_state()
         left = run.left()
         return {
             "ownpace": _FORMAT,
             "rank": run.rank,
-            **{name: [_copied(part.state_dict()) for part in parts] for name, parts in self._parts.items()},
+            **{name: [_copied(one.state_dict()) for one in parts] for name, parts in self._parts.items() if models},
             "kept": {name: tensor.clone() for name, tensor in run.data.kept.items()},
             "progress": self._progress.state_dict(),
             "loop": run.data.latest,
@@ -69,6 +72,18 @@ class Checkpoint:
             raise InputError("this is not a state of fleet.state_dict(); for a model's own, use model.load_state_dict")
         if self._run.is_open:
             raise InputError("a checkpoint was loaded after the first loop over fleet.batches; load it before")
+        if "models" in state:
+            self._restore_parts(state)
+        self._progress.load_state_dict(state["progress"])
+        left = None if state["left"] is None else [(int(first), int(stop)) for first, stop in state["left"].tolist()]
+        if left is not None:
+            self._progress.resume_loop(state["began"])
+        self._run.data.go_on_from(int(state["loop"]), left, state["kept"], state["data"], _words(state))
+        # A rank's own: on another one, two ranks would draw the same numbers.
+        if state["rank"] == self._run.rank:
+            set_states(states_from_plain(state["generators"]))
+
+    def _restore_parts(self, state: Mapping[str, Any]) -> None:
         for name, parts in self._parts.items():
             if len(state[name]) != len(parts):
                 raise InputError(
@@ -78,14 +93,6 @@ class Checkpoint:
         for name, parts in self._parts.items():
             for part, saved in zip(parts, state[name], strict=True):
                 part.load_state_dict(saved)
-        self._progress.load_state_dict(state["progress"])
-        left = None if state["left"] is None else [(int(first), int(stop)) for first, stop in state["left"].tolist()]
-        if left is not None:
-            self._progress.resume_loop(state["began"])
-        self._run.data.go_on_from(int(state["loop"]), left, state["kept"], state["data"], _words(state))
-        # A rank's own: on another one, two ranks would draw the same numbers.
-        if state["rank"] == self._run.rank:
-            set_states(states_from_plain(state["generators"]))
 
 
 def _words(state: Mapping[str, Any]) -> str:

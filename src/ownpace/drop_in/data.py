@@ -134,7 +134,7 @@ def read_data(data: Any, asked: Asked) -> Data:
         kind=kind,
         dataset=data,
         batch_size=asked.batch_size,
-        micro_batch=None if asked.micro_batch is None else min(asked.batch_size, asked.micro_batch),
+        micro_batch=asked.micro_batch,
         epochs=epochs,
         updates=asked.updates,
         samples=asked.samples,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ownpace.core.learning.plain_state import bytes_of
 from ownpace.drop_in.random_states import seeded
 
 _SEED = 0
@@ -36,7 +37,7 @@ def _add(found: _Hash, value: object) -> None:
     if isinstance(value, Tensor):
         found.update(f"{value.dtype}{tuple(value.shape)}".encode())
         if value.layout == torch.strided and not value.is_quantized and value.device.type != "meta":
-            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            found.update(bytes_of(value).numpy().tobytes())
     elif isinstance(value, np.ndarray | np.generic):
         found.update(f"{value.dtype}{value.shape}".encode())
         if not value.dtype.hasobject:

@@ -144,7 +144,7 @@ class Loops:
         self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
         self._epochs, self._was_stopped = plan.epochs, False
         updates = math.inf if plan.updates is None else max(0, plan.updates - self._progress.updates_in_loop)
-        sizes = plan.batch_size, plan.micro_batch or plan.batch_size
+        sizes = plan.batch_size, plan.micro_batch
         number = run.begin_loop(sizes, everything, plan.places, updates)
         run.loop.is_running = True
         return number

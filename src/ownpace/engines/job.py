@@ -190,7 +190,9 @@ class Job:
 
     def _check_batches(self) -> None:
         """Raise if there are not enough samples for the batches."""
-        if self.micro_batch is not None and self.micro_batch > self.batch_size:
+        # Where batches are divided by pace, a worker's part may be larger than a batch.
+        too_large = self.micro_batch is not None and self.micro_batch > self.batch_size
+        if too_large and not self.algorithm.divides_batches:
             raise InputError(
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
                 "make it smaller or leave it out"

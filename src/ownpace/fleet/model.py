@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
@@ -255,16 +256,22 @@ class Fleet:
         """Whether every machine has a pace, so that its time can be predicted."""
         return all(machine.samples_per_s is not None for machine in self.machine)
 
-    def limit_samples_per_s(self, until_s: float, micro_batch: int | None = None) -> float:
+    def limit_samples_per_s(
+        self,
+        until_s: float,
+        micro_batch: int | None = None,
+        away: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    ) -> float:
         """The sum of what each worker would compute alone and without waiting, over the first `until_s` seconds.
 
         Jitter, slow-downs, the times at which a machine was away and the beginning of each micro-batch count, at their
         average; updates do not. Loading counts only where it is slower than computing, since it can be hidden behind
-        that.
+        that. `away` is from when until when workers, by name, were away; None: as planned.
         """
-        return sum(
-            worker.machine.mean_samples_per_s(micro_batch) * worker.mean_rate(until_s) for worker in self.workers
-        )
+        workers = self.workers
+        if away is not None:
+            workers = tuple(replace(worker, away=tuple(away.get(worker.name, ()))) for worker in workers)
+        return sum(worker.machine.mean_samples_per_s(micro_batch) * worker.mean_rate(until_s) for worker in workers)
 
 
 def _check_name(name: str) -> None:

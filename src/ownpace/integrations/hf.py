@@ -10,7 +10,6 @@ the data, and rank 0 alone logs and saves. What ranks do together is the fleet's
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import IterableDataset
-from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import DefaultFlowCallback
 
 from ownpace.algorithms import DEFAULT
@@ -26,6 +25,8 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.drop_in import Joined, join
 from ownpace.integrations.accelerate_state import leave_to_fleet
+from ownpace.integrations.trainer_checkpoint import SavedFleet, read_fleet, write_fleet
+from ownpace.integrations.trainer_flow import NO_END, FleetFlow
 from ownpace.integrations.training_data import TrainingData
 from ownpace.report.summary import Summary
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from transformers import Trainer as _Base
 else:
     _Base = object  # the mixin stands before a Trainer, of whatever kind
-_NO_END = sys.maxsize
 _BEST = ("best_metric", "best_global_step", "best_model_checkpoint")
 
 __all__ = ["FleetTraining", "OwnpaceTrainer", "leave_to_fleet"]
@@ -76,6 +76,8 @@ class FleetTraining(_Base):
         self._accumulated = 1
         self._counted = 0
         self._epoch_samples = math.inf
+        self._epoch = 0
+        self._resumed: SavedFleet | None = None
         self.fleet: Joined | None = None
         """The fleet, while it trains."""
         self.summary: Summary | None = None
@@ -163,17 +165,44 @@ class FleetTraining(_Base):
     def set_initial_training_values(self, *positional: object, **keywords: object) -> Any:
         """As the Trainer's; but so many updates may take more or fewer epochs than it thinks."""
         num_train_epochs, *others = super().set_initial_training_values(*positional, **keywords)
-        return (_NO_END if self.args.max_steps > 0 else num_train_epochs, *others)
+        return (NO_END if self.args.max_steps > 0 else num_train_epochs, *others)
 
-    def _init_training_state(self, *positional: object, **keywords: object) -> tuple[int, int]:
+    def _init_training_state(self, *positional: Any, **keywords: Any) -> tuple[int, int]:
         super()._init_training_state(*positional, **keywords)
-        # The fleet deals out whole epochs: one that a checkpoint interrupted begins anew.
+        # Of a checkpoint that was made without a fleet: an epoch that it interrupts begins anew.
         epoch = int((self.state.epoch or 0.0) + 1e-6)
-        self._began, self._counted = (self.state.global_step, float(epoch)), 0
+        resumed = positional[3] if len(positional) > 3 else keywords.get("resume_from_checkpoint")
+        self._resumed = None if resumed is None else read_fleet(resumed)
+        if self._resumed is not None:
+            epoch = self._resumed.epoch
+        else:
+            self._began, self._counted = (self.state.global_step, float(epoch)), 0
         return epoch, 0
 
-    def _run_epoch(self, **keywords: object) -> None:
-        keywords.update(num_update_steps_per_epoch=_NO_END, steps_in_epoch=_NO_END)
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self._resumed is None or self._data is None:
+            return
+        fleet = self._joined()
+        fleet.load_state_dict(self._resumed.state)
+        self._data.go_on(self._resumed.state)
+        self._counted = fleet.updates
+        self._began = self.state.global_step - fleet.updates, self._resumed.passes - fleet.samples / self._epoch_samples
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        # First of all: parameter servers then give what they have of the optimizer's state to it.
+        state = self._joined().state_dict(models=False)
+        super()._save_optimizer_and_scheduler(output_dir)
+        write_fleet(output_dir, SavedFleet(state, self._epoch + (not self.is_apart), self.state.epoch or 0.0))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        # Rank 0 has saved its own: with the same on all ranks, all would drop out the same neurons.
+        if self.args.process_index == 0:
+            super()._load_rng_state(checkpoint)
+
+    def _run_epoch(self, **keywords: Any) -> None:
+        self._epoch = keywords["epoch"]
+        keywords.update(num_update_steps_per_epoch=NO_END, steps_in_epoch=NO_END)
         super()._run_epoch(**keywords)
 
     def get_batch_samples(self, *positional: object, **keywords: object) -> Any:
@@ -234,41 +263,6 @@ class FleetTraining(_Base):
             super()._save_checkpoint(*positional, **keywords)
         if not self.is_apart:
             self.state.best_model_checkpoint = self._joined().gather(self.state.best_model_checkpoint or "")[0] or None
-
-
-class FleetFlow(DefaultFlowCallback):
-    """When to log, evaluate, save and stop: by the fleet's updates."""
-
-    def __init__(self, trainer: FleetTraining) -> None:
-        self._trainer = trainer
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> object:
-        """After `optimizer.step()`, which may or may not have made an update."""
-        self._pass(self._trainer.count_updates(), args, state, control, kwargs)
-        if args.process_index:
-            control.should_evaluate = control.should_save = False  # rank 0's, alone: the others go on
-        return control
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> object:
-        """After this rank's last batch of an epoch."""
-        self._trainer.end_loop()
-        # The others may have made updates since this rank's last batch.
-        self._pass(self._trainer.count_updates(), args, state, control, kwargs)
-        self._trainer.agree()
-        return super().on_epoch_end(args, state, control, **kwargs)
-
-    def _pass(self, updates: range, args: Any, state: Any, control: Any, kwargs: dict[str, Any]) -> None:
-        """Find out what is to be done after these updates."""
-        limit, last = state.max_steps, state.global_step
-        if args.max_steps <= 0:
-            state.max_steps = _NO_END  # only an estimate; the data say when it is over
-        for state.global_step in updates:
-            super().on_step_end(args, state, control, **kwargs)
-        state.max_steps, state.global_step = limit, last
 
 
 class OwnpaceTrainer(FleetTraining, Trainer):

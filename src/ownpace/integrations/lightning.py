@@ -24,6 +24,9 @@ from ownpace.integrations.processes import AsTorchrunSays
 from ownpace.integrations.training_data import TrainingData
 from ownpace.report.summary import Summary
 
+_KEY = "ownpace"
+"""Of the fleet's state in a checkpoint of Lightning's."""
+
 
 class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
     """Lets each process of a Lightning run train at its own pace."""
@@ -52,6 +55,8 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         self._data: TrainingData | None = None
         self._settings: dict[str, Any] = {}
         self._steps_before = 0
+        self._state: Mapping[str, Any] | None = None
+        self._loaded: Mapping[str, Any] | None = None
         self._warned = False
         self.fleet: Joined | None = None
         """The fleet, while it trains."""
@@ -104,8 +109,12 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         return self._settings[name]
 
     def on_train_start(self) -> None:
-        """A checkpoint has been loaded by now, if there is one."""
-        self._steps_before = self._trainer.global_step
+        """A checkpoint has been loaded by now, if there is one: the fleet goes on from there, too."""
+        fleet, (loaded, self._loaded) = self._joined(), (self._loaded, None)
+        if loaded is not None and self._data is not None:
+            fleet.load_state_dict(loaded)
+            self._data.go_on(loaded)
+        self._steps_before = self._trainer.global_step - fleet.updates
 
     def on_train_end(self) -> None:
         """All that Lightning does at the end of a fit is done."""
@@ -128,6 +137,28 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         if fleet is not None:
             fleet.__exit__(None if error is None else type(error), error, None)
             self.summary = fleet.summary
+
+    # Checkpoints: besides what Lightning saves, how far the fleet is, and what is left of its data.
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """What Lightning saves of an optimizer."""
+        if self.fleet is not None:
+            self._state = self.fleet.state_dict(models=False)  # first: parameter servers then give their state to it
+        state: dict[str, Any] = super().optimizer_state(optimizer)
+        return state
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Let rank 0 write it; one with optimizers also says how far the fleet is."""
+        if self._state is not None and "optimizer_states" in checkpoint:
+            checkpoint[_KEY] = self._state
+        self._state = None
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read it, on every rank; the fleet goes on from it when training begins."""
+        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
+        self._loaded = checkpoint.get(_KEY) if self._trainer.state.fn == TrainerFn.FITTING else None
+        return checkpoint
 
     # The loop over the data.
 

@@ -6,6 +6,7 @@ a number of batches, and talks to the other ranks at every batch. Here only the 
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
@@ -21,7 +22,10 @@ class FleetEpochLoop(_TrainingEpochLoop):
         """Run one epoch on this rank; it ends on all ranks together."""
         if isinstance(data_fetcher, _DataLoaderIterDataFetcher):
             raise InputError("training_step takes a dataloader_iter; with a fleet it must take a batch")
-        self.reset()
+        with warnings.catch_warnings():
+            # The fleet goes on exactly where it was; Lightning asks the data, and none of them can tell.
+            warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
+            self.reset()
         self.on_run_start(data_fetcher)
         # How many batches this rank will get is not known; len() is what the whole fleet's progress is measured in.
         data_fetcher.length, data_fetcher.done = None, False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler
@@ -58,6 +58,12 @@ class TrainingData:
         """Whether a loop of the fleet runs: its ranks are at different batches."""
         self.batches = 0
         """Of the latest loop, on this rank."""
+        self._made_before = 0
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """The next loop may have begun in an earlier run: `state` is that of the fleet."""
+        if state["left"] is not None:
+            self._made_before = int(state["progress"]["updates"]) - int(state["began"]["updates"])
 
     def __len__(self) -> int:
         if self._length is None:
@@ -71,7 +77,11 @@ class TrainingData:
     def _go_through(self) -> Generator[Any, None, None]:
         self.batches = 0
         self._begun = self.is_running = True
-        options = {"epochs": 1, "updates": self._updates(), "samples": self._samples, **self._options}
+        # The fleet counts from the beginning of the loop, the framework from where it goes on.
+        updates, made_before = self._updates(), self._made_before
+        self._made_before = 0
+        updates = None if updates is None else updates + made_before
+        options = {"epochs": 1, "updates": updates, "samples": self._samples, **self._options}
         try:
             for batch in self._fleet().batches(self.loader, **options):
                 self.batches += 1

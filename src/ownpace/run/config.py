@@ -79,7 +79,7 @@ class Config:
     ] = False
 
     batch_size: Annotated[int, Help("Samples of each worker per update.", LEARN)] = 32
-    micro_batch: Annotated[int | None, Help("Samples per gradient computation (default: all).", LEARN)] = None
+    micro_batch: Annotated[int | None, Help("Samples per gradient computation at most (default: all).", LEARN)] = None
     optimizer: Annotated[str | Build, Help(f"The optimizer: {_names(ELEMENTWISE)}.", LEARN)] = "sgd"
     lr: Annotated[float, Help("Learning rate.", LEARN)] = 0.05
     momentum: Annotated[float, Help("Momentum (sgd, rmsprop).", LEARN)] = 0.0

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from tests.conformance.plain.draws import Draws
 from tests.conformance.plain.model import Model, added, gradient_sum, loss
+from tests.conformance.plain.ring import in_equal_pieces
 from tests.conformance.plain.setting import MESSAGE_BYTES, TASK, Result, Setting, Step
 from torch import Tensor
 
@@ -137,7 +138,7 @@ class OneStepLate:
 
     def _compute(self, now: float, rank: int) -> None:
         worker = self.workers[rank]
-        size = min(worker.left, self.setting.micro)
+        size = in_equal_pieces(worker.left, self.setting.micro)[0]
         worker.left -= size
         worker.total += gradient_sum(worker.point, self.draws.take(size))
         self._at(now + size / self.setting.paces[rank], "computed", rank)

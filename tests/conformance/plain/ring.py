@@ -18,35 +18,52 @@ from ownpace.core.contract.events import Compute, Event
 # Sync and balanced: rounds with a barrier --------------------------------------------------------------------------
 
 
-def synchronous(setting: Setting, smoothing: float | None = None) -> Result:
+def synchronous(setting: Setting, smoothing: float | None = None, tolerance: float = 0.0) -> Result:
     """Rounds with a barrier; with `smoothing`, the batches follow the measured speeds (balanced).
 
-    The first round of each division is not measured: on GPUs it would be that of choosing kernels.
+    The first round of each division is not measured: on GPUs it would be that of choosing kernels. Another division
+    must save more than `tolerance` of a round's time; or more than a fifth of that at the mean speeds of all measured
+    rounds of a division, which are looked at when there are 8, 32, 128 … of them.
     """
     model, draws = Model(setting), Draws(setting.seed)
     whole = setting.num_workers * setting.batch_size
     sizes = [setting.batch_size] * setting.num_workers
     speeds: list[float] | None = None
     result = Result(model.weights)
-    now, rounds_alike = 0.0, 0
+    now = 0.0
+    alike: list[list[float]] = []  # of all rounds of a division: how long each worker took
     while model.samples < setting.samples:
         total = torch.zeros(TASK.dimensions, dtype=torch.float64)
         for size in sizes:
             total += gradient_sum(model.weights, draws.take(size))
         ends = [setting.when_computed(rank, now, size) for rank, size in enumerate(sizes)]
         measured = [size / (end - now) for size, end in zip(sizes, ends, strict=True)]
-        now = max(ends) + setting.ring_seconds
+        begun, now = now, max(ends) + setting.ring_seconds
         model.step(total / whole, whole)
         result.steps.append(Step(now, whole, 0, loss(model.weights)))
         result.sizes.append(sizes)
-        rounds_alike += 1
-        if smoothing is not None and rounds_alike > 1:
+        alike.append([end - begun for end in ends])
+        if smoothing is not None and len(alike) > 1:
             speeds = measured if speeds is None else blend(speeds, measured, smoothing)
-            before, sizes = sizes, shares(speeds, whole)
-            if sizes != before:
-                rounds_alike = 0
+            known = [(speeds, tolerance)]
+            if len(alike) - 1 in (8, 32, 128, 512):
+                means = [
+                    size * (len(alike) - 1) / sum(took)
+                    for size, took in zip(sizes, zip(*alike[1:], strict=True), strict=True)
+                ]
+                known.append((means, tolerance / 5))
+            for by, least in known:
+                new = shares(by, whole)
+                if longest(new, by) < (1 - least) * longest(sizes, by):
+                    sizes, alike = new, []
+                    break
     result.weights = model.weights
     return result
+
+
+def longest(sizes: Sequence[int], speeds: Sequence[float]) -> float:
+    """How long a round takes its slowest worker."""
+    return max(size / speed for size, speed in zip(sizes, speeds, strict=True))
 
 
 def blend(old: Sequence[float], new: Sequence[float], weight: float) -> list[float]:
@@ -143,9 +160,8 @@ class Timeline:
 
     def whole(self) -> None:
         """The same batch for everybody, in micro-batches; then the sum of the batch before is awaited."""
-        size, micro = self.setting.batch_size, self.setting.micro
-        cut = [min(micro, size - start) for start in range(0, size, micro)]
-        self._add([self._compute(rank, cut, full=True) for rank in self.ranks])
+        pieces = in_equal_pieces(self.setting.batch_size, self.setting.micro)
+        self._add([self._compute(rank, pieces, full=True) for rank in self.ranks])
 
     def _compute(self, rank: int, sizes: Iterable[int], *, full: bool = False) -> tuple[int, float]:
         """How many samples a worker computes, and when it is through."""
@@ -187,9 +203,9 @@ def cut(part: int, micro: int) -> list[int]:
 
 
 def in_equal_pieces(part: int, micro: int) -> list[int]:
-    """All samples of a part, in pieces of one size, but for the last, which has what is left."""
-    size = math.ceil(part / math.ceil(part / micro))
-    return [min(size, part - start) for start in range(0, part, size)]
+    """All samples of a part in the fewest pieces, whose sizes differ by one at most, the larger first."""
+    number = math.ceil(part / micro)
+    return [part // number + (place < part % number) for place in range(number)]
 
 
 def divided(whole: int, setting: Setting, *, by_pace: bool) -> list[int]:

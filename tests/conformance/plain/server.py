@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from tests.conformance.plain.draws import Draws
 from tests.conformance.plain.model import Model, gradient_sum, loss
+from tests.conformance.plain.ring import in_equal_pieces
 from tests.conformance.plain.setting import MESSAGE_BYTES, TASK, Result, Setting, Step
 from torch import Tensor
 
@@ -113,7 +114,7 @@ class ServerLoop:
 
     def _compute(self, now: float, rank: int) -> None:
         """A worker draws and computes one micro-batch."""
-        size = min(self._left[rank], self.setting.micro)
+        size = in_equal_pieces(self._left[rank], self.setting.micro)[0]
         self._left[rank] -= size
         self.sums[rank] += gradient_sum(self.held[rank], self.draws.take(size))
         self._at(self.setting.when_computed(rank, now, size), "computed", rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import ownpace
 from ownpace.core.contract.errors import WireError
+from ownpace.drop_in.between_ranks import BetweenRanks
 from ownpace.drop_in.packing import Packed, unpack
 from ownpace.drop_in.reducing import combined
 
@@ -120,3 +122,31 @@ def test_a_value_that_was_damaged_is_refused_or_a_value(place, byte):
     text[place % len(text)] = byte
     with contextlib.suppress(WireError):
         unpack(bytes(text), {})
+
+
+class SlowStore:
+    """Takes in what another rank wrote only when it is read: torch's store does not answer that it has."""
+
+    def __init__(self, others):
+        self.values, self.others = {}, others
+
+    def set(self, key, value):
+        self.values[key] = value
+
+    def check(self, keys):
+        return all(key in self.values for key in keys)
+
+    def get(self, key):
+        return self.values[key] if key in self.values else self.others[key]
+
+
+def test_a_value_that_the_store_has_not_taken_in_yet_is_waited_for():
+    presence = SimpleNamespace(number=4, is_behind=False, there=[0, 1], together=lambda what: None)
+    store = SlowStore({"call/5/1": Packed().text("late")})
+    run: Any = SimpleNamespace(rank=0, world_size=2, presence=presence, store=store, has_met=True, is_over=False)
+    run.is_open = False
+    assert BetweenRanks(run).gather("mine") == ["mine", "late"]
+    presence.is_behind = True  # this rank was started again: whatever is not there is not kept any more
+    presence.number = 9
+    with pytest.raises(ownpace.InputError, match="not kept any more"):
+        BetweenRanks(run).gather("mine")

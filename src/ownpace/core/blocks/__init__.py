@@ -3,6 +3,7 @@
 accumulate     a batch in micro-batches, summed while it is computed, or until a sum has arrived
 push_pull      gradients to the parameter servers, parameters back
 paces          how fast each worker computes, learnt from sums
+division       a batch divided among workers by their paces
 micro_batch    how large micro-batches are
 lr_rules       the learning rate of an update whose batch varies
 varying_batch  the last three together: the settings and the helper of abs, acco and pace

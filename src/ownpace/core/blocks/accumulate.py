@@ -8,36 +8,49 @@ from ownpace.core.contract.roles import Pending, Worker
 from ownpace.core.contract.values import Gradient, Parameters
 
 
-def accumulate(me: Worker, samples: int, *, at: Parameters | None = None) -> Awaitable[Gradient]:
-    """The gradient of `samples` samples, in micro-batches of at most `me.micro_batch`."""
+def accumulate(
+    me: Worker, samples: int, *, at: Parameters | None = None, largest: int | None = None
+) -> Awaitable[Gradient]:
+    """The gradient of `samples` samples, in as few micro-batches of at most `largest` (`me.micro_batch`) as will do.
+
+    They are as equal in size as can be: none is a mere remainder, which would take a machine nearly as long as a whole.
+    """
+    largest = me.micro_batch if largest is None else largest
     # One micro-batch goes straight to the engine: a coroutine in between would cost time for every gradient.
-    return me.gradient(samples, at=at) if 0 < samples <= me.micro_batch else _in_pieces(me, samples, me.micro_batch, at)
+    return me.gradient(samples, at=at) if 0 < samples <= largest else _in_pieces(me, samples, largest, at, 0)
 
 
-def accumulate_evenly(me: Worker, samples: int, *, at: Parameters | None = None) -> Awaitable[Gradient]:
-    """The same in the fewest micro-batches that will do, as equal in size as can be: none is a mere remainder."""
-    num_pieces = max(1, -(-samples // me.micro_batch))
-    return _in_pieces(me, samples, -(-samples // num_pieces), at)
-
-
-async def _in_pieces(me: Worker, samples: int, piece: int, at: Parameters | None) -> Gradient:
+async def _in_pieces(me: Worker, samples: int, largest: int, at: Parameters | None, stop: int) -> Gradient:
+    """The gradient of all these samples but the last `stop`."""
     gradient: Gradient | None = None
-    while samples > 0:
+    while samples > stop:
         before = 0 if gradient is None else gradient.samples
-        gradient = await me.gradient(min(samples, piece), at=at, plus=gradient)
+        gradient = await me.gradient(_piece(samples, largest), at=at, plus=gradient)
         if gradient.samples == before:
             break  # no data is left
         samples -= gradient.samples - before
     return me.no_gradient() if gradient is None else gradient
 
 
-async def accumulate_all_but_last(me: Worker, samples: int, *, at: Parameters | None = None) -> Pending[Gradient]:
+def _piece(samples: int, largest: int) -> int:
+    """The first of the fewest pieces of at most `largest` that these samples make: the larger ones come first.
+
+    >>> _piece(33, 32), _piece(10, 4), _piece(6, 4)
+    (17, 4, 3)
+    """
+    return -(-samples // -(-samples // largest))
+
+
+async def accumulate_all_but_last(
+    me: Worker, samples: int, *, at: Parameters | None = None, largest: int | None = None
+) -> Pending[Gradient]:
     """The gradient of `samples` samples, at least one, its last micro-batch still to be computed.
 
     So it can be handed over before: layers that are ready travel while the backward pass computes the others.
     """
-    last = (samples - 1) % me.micro_batch + 1
-    earlier = await accumulate(me, samples - last, at=at) if samples > last else None
+    largest = me.micro_batch if largest is None else largest
+    last = samples // -(-samples // largest)  # of pieces as equal as can be, the smallest
+    earlier = await _in_pieces(me, samples, largest, at, last) if samples > last else None
     return me.gradient(last, at=at, plus=earlier)
 
 
@@ -76,4 +89,4 @@ def _next(samples: int, before: int, most: int | None) -> int:
     return samples if most is None else min(samples, most - before)
 
 
-__all__ = ["accumulate", "accumulate_all_but_last", "accumulate_and_reduce", "accumulate_evenly", "accumulate_until"]
+__all__ = ["accumulate", "accumulate_all_but_last", "accumulate_and_reduce", "accumulate_until"]

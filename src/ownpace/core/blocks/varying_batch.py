@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from ownpace.core.blocks.accumulate import accumulate, accumulate_evenly, accumulate_until
+from ownpace.core.blocks.accumulate import accumulate, accumulate_until
 from ownpace.core.blocks.lr_rules import LrRule, LrRuleName
 from ownpace.core.blocks.micro_batch import MicroBatch, Sizing
 from ownpace.core.blocks.paces import check_smoothing
@@ -102,7 +102,7 @@ class OwnPace:
         self._size = self._micro.size
         most = None if self._quota is None else self._quota.next(self._me.rank)
         if most is not None and self._exact:
-            return accumulate_evenly(self._me, most, at=at)
+            return accumulate(self._me, most, at=at)
         if until is None:
             return accumulate(self._me, self._size if most is None else min(self._size, most), at=at)
         return accumulate_until(self._me, until, self._size, at=at, most=most)

@@ -21,6 +21,9 @@ class Algorithm(ABC):
     replicas_identical: ClassVar[bool] = False
     """Whether all workers hold bit-identical parameters whenever they have made the same number of updates."""
 
+    divides_batches: ClassVar[bool] = False
+    """Whether the batches of all workers are divided anew among them, so that one may get more than its own."""
+
     fast_servers_first: ClassVar[bool] = False
     """Whether servers with faster links own the lower layers; else layers go to servers as the fleet names them."""
 
@@ -45,6 +48,11 @@ class Algorithm(ABC):
     def has_communicators(self) -> bool:
         """Whether each subgroup of this algorithm has a communicator."""
         return type(self).communicator is not Algorithm.communicator
+
+    def micro_batch(self, batch_size: int, given: int | None, num_workers: int) -> int:
+        """Samples that one `gradient()` computes at most: as given, else all that a worker contributes to an update."""
+        most = batch_size * num_workers if self.divides_batches else batch_size
+        return most if given is None else min(given, most)
 
     def remark(self, updates: int) -> str | None:
         """What users should know of a run that made this many updates, in one line, if there is something."""

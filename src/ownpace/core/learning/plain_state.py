@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from ownpace.core.contract.errors import InputError
@@ -90,3 +91,16 @@ class Filling:
             return tensor.clone()
         self._used.add(name)
         return tensor
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """The bytes of a dense tensor, on the CPU, as a vector; its own memory, where they lie there side by side.
+
+    >>> bytes_of(torch.ones(4, dtype=torch.int16)[::11]).tolist()
+    [1, 0]
+    """
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if flat.stride(0) != 1:
+        # To torch, a single number is contiguous whatever its stride; but not where bytes are wanted.
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.plain_state import Filling, Outline, PlainState
+from ownpace.core.learning.plain_state import Filling, Outline, PlainState, bytes_of
 from ownpace.core.version import __version__
 from ownpace.core.whole_file import whole_file
 
@@ -101,8 +101,7 @@ def _bytes_of(name: str, tensor: Tensor) -> tuple[torch.dtype, tuple[int, ...], 
         raise InputError(
             f"{name} is a tensor of {tensor.dtype}, {tensor.layout}, which a checkpoint cannot hold; use a dense one"
         )
-    flat = tensor.cpu().contiguous().reshape(-1)
-    return tensor.dtype, tuple(tensor.shape), flat.view(torch.uint8).numpy().data
+    return tensor.dtype, tuple(tensor.shape), bytes_of(tensor).numpy().data
 
 
 def _header(content: str, tensors: list[tuple[str, torch.dtype, tuple[int, ...], int]]) -> bytes:

@@ -271,7 +271,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         super().__init__(surroundings, address, bandwidth, progress)
         self.begin_at(replica)
         self.batch_size = job.batch_size
-        self.micro_batch = job.micro_batch or job.batch_size
+        self.micro_batch = job.algorithm.micro_batch(job.batch_size, job.micro_batch, len(simulation.numbers))
         self.buffers = simulation.learning.new_buffers()
         self.computed_samples = 0
         self.kept: dict[str, Tensor] = {}

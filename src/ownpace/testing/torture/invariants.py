@@ -170,10 +170,11 @@ def never_stands_still(run: Evidence) -> Complaints:
     spans = [(e.t, e.until) for e in run.events if isinstance(e, Compute | Load | Transfer)]
     at, tiny = 0.0, TINY * max(1.0, run.end.t)
     for start, until in sorted([*(span for span in spans if span[0] < run.end.t), (run.end.t, run.end.t)]):
-        near = [mark for mark in marks if at - tiny <= mark <= start]
-        since = max([at, *near])
-        # Twice: a machine may die while the others regroup.
-        if start - since > (2 * regroup_s if near else 0.0) + tiny:
+        latest = max((mark for mark in marks if mark <= start), default=-math.inf)
+        since = max(at, latest)
+        # Twice: a machine may die while the others regroup. From the latest mark on, even if something that was given
+        # up then is recorded as having lasted longer.
+        if start - since > tiny and start - latest > 2 * regroup_s + tiny:
             yield f"nothing happened from {since:.6g} s to {start:.6g} s"
         at = max(at, min(until, run.end.t))
 

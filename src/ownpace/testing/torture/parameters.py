@@ -75,16 +75,22 @@ def _learnt(run: Evidence) -> Tensor:
     Where a server died or a link was cut, others may hold what never got through. Which of them do is another matter in
     each generation: one may lack a sample of the first epoch, and another the same sample of the second.
     """
+    return _by_generation(run).amax(1).sum(0)
+
+
+def _by_generation(run: Evidence) -> Tensor:
+    """How often each sample came into each layer, in each generation."""
     begun = [workers[0][2] for _, workers in sorted(run.books.began.items()) if workers]
     of_layers = torch.stack([_counts(run, values)[1] for values in [*begun, run.values]])
-    return of_layers.diff(dim=0).amax(1).sum(0)
+    return of_layers.diff(dim=0)
 
 
 def _as_dealt(run: Evidence, most: Tensor, least: Tensor) -> Complaints:
     scenario = run.scenario
     size = len(most)
     cut = any(fault.what == "cut" for fault in run.of(Fault))
-    parted = len(scenario.job.servers) > 1 and (cut or run.killed("server") or run.may_part)
+    # Of servers that were resumed as one, too: it goes on from layers that hold different samples.
+    parted = run.most_servers > 1 and (cut or run.killed("server") or run.may_part)
     order = Permutations(size, scenario.job.seed, Purpose.QUEUE)
     dealt = int(most.sum())
     if scenario.subject.drops_samples or run.error is not None or run.broken_off:
@@ -95,7 +101,10 @@ def _as_dealt(run: Evidence, most: Tensor, least: Tensor) -> Complaints:
             yield f"a sample was applied {int((most - expected).max())} times more often than it was dealt"
         return
     expected = torch.bincount(order.indices(0, dealt), minlength=size) if dealt else torch.zeros(size)
-    if not parted and not torch.equal(most, least):
+    latest = _by_generation(run)[-1]
+    # Whatever came before, one server learns from whole gradients.
+    whole = len(scenario.job.servers) < 2
+    if (not parted and not torch.equal(most, least)) or (whole and not torch.equal(latest.amax(0), latest.amin(0))):
         yield "layers hold different samples"
     twice, never = int((most > expected).sum()), int((most < expected).sum())
     if twice or never:

@@ -32,6 +32,7 @@ def a_state() -> dict[str, object]:
         "empty": torch.empty(300_000, 0),
         "scalar": torch.tensor(math.nan),
         "view": torch.arange(9.0).reshape(3, 3).t()[1],
+        "slice of one": torch.arange(4.0)[3::11],
         "shared": (shared, shared),
         "numbers": [0.1, -0.0, math.inf, -math.inf, 5e-324, 2**70, True, None, "ä\n"],
         "by number": {0: {"step": 1}, "0": 2},
@@ -58,6 +59,7 @@ def test_what_was_written_is_read_bit_for_bit(path):
     assert math.isnan(state["scalar"])
     assert state["scalar"].shape == ()
     assert state["view"].tolist() == [1.0, 4.0, 7.0]
+    assert state["slice of one"].tolist() == [3.0]
     assert str(state["numbers"]) == str(expected["numbers"])  # which tells -0.0 from 0.0
     assert state["by number"] == expected["by number"]
     one, other = state["shared"]
@@ -68,7 +70,7 @@ def test_what_was_written_is_read_bit_for_bit(path):
 def test_other_readers_of_safetensors_can_read_it(path):
     with safe_open(path, "pt") as file:
         names = file.keys()
-        assert len(names) == len(DTYPES) + 4, "what two hold is written once"
+        assert len(names) == len(DTYPES) + 5, "what two hold is written once"
         assert any(name.endswith("/view") and file.get_tensor(name).tolist() == [1.0, 4.0, 7.0] for name in names)
         assert len(file.metadata()["sha256"]) == 64
 

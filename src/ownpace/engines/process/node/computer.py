@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from ownpace.core.blocks.micro_batch import GRAINS
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.layer_needs import OnNeed
+from ownpace.core.learning.out_of_memory import is_out_of_memory
 from ownpace.core.learning.task import Samples
 from ownpace.engines.layer_times import LayerTimes
 from ownpace.engines.process.node.finite import LARGE
@@ -26,6 +28,8 @@ class GradientComputer:
         self._buffers = model.new_buffers()
         self._captured = model.capture(self._buffers) if graphs else None
         self._sizes: set[int] = set()
+        self._most = len(train)
+        """Samples that are computed at once, at most: what fits into memory, as far as is known."""
 
     @property
     def replays(self) -> bool:
@@ -43,6 +47,17 @@ class GradientComputer:
 
     def compute(self, indices: Tensor, like: Tensor, plus: Tensor | None, out: Tensor | None) -> tuple[Tensor, Tensor]:
         """The sum over the samples, added to `plus`, into `out` if that is given; and the mean loss."""
+        if len(indices) > self._most:
+            earlier, loss, last = self._all_but_last(indices, like, plus)
+            total, of_last = self.compute(last, like, earlier, out)
+            return total, _mean_loss(loss, of_last, len(indices), len(last))
+        try:
+            return self._compute(indices, like, plus, out)
+        except (MemoryError, RuntimeError) as error:
+            self._halve(error, len(indices))
+        return self.compute(indices, like, plus, out)
+
+    def _compute(self, indices: Tensor, like: Tensor, plus: Tensor | None, out: Tensor | None) -> tuple[Tensor, Tensor]:
         inputs, targets = self._train.pick(indices)
         if self._captured is not None:
             replayed, loss = self._captured.gradient(inputs, targets)
@@ -65,9 +80,55 @@ class GradientComputer:
         on_loss: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         """The same, into `out`, as `FlatModel.gradient_by_layer` says. Returns the mean loss."""
-        loss = self._model.gradient_by_layer(*self._train.pick(indices), out, plus, on_layer, on_need, on_loss)
+        if len(indices) > self._most:
+            if on_need is not None:  # the earlier pieces go through all layers
+                on_need(len(self._model.layout.layers) - 1)
+            plus, loss, last = self._all_but_last(indices, out, plus)
+            of_last = self.compute_by_layer(last, out, plus, on_layer, on_need, on_loss)
+            return _mean_loss(loss, of_last, len(indices), len(last))
+        told: list[str] = []
+
+        def layer_is_there(layer: int) -> None:
+            told.append("layer")
+            on_layer(layer)
+
+        def turn(loss: Tensor) -> None:
+            told.append("loss")
+            if on_loss is not None:
+                on_loss(loss)
+
+        try:
+            loss = self._model.gradient_by_layer(*self._train.pick(indices), out, plus, layer_is_there, on_need, turn)
+        except (MemoryError, RuntimeError) as error:
+            if "layer" in told:  # what was handed on cannot be taken back
+                raise
+            self._halve(error, len(indices))
+            return self.compute_by_layer(indices, out, plus, on_layer, on_need, None if told else on_loss)
         self._keep_buffers()
         return loss
+
+    def _all_but_last(self, indices: Tensor, like: Tensor, plus: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient of all pieces but the last, the sum of their losses, and the samples of the last."""
+        *pieces, last = indices.tensor_split(-(-len(indices) // self._most))
+        losses = []
+        for piece in pieces:
+            plus, loss = self.compute(piece, like, plus, None)
+            losses.append(loss * len(piece))
+        assert plus is not None
+        return plus, torch.stack(losses).sum(), last
+
+    def _halve(self, error: Exception, samples: int) -> None:
+        """So many samples at once do not fit into memory: compute half as many at once from now on, and say so."""
+        if samples == 1 or not is_out_of_memory(error):
+            raise error
+        self._most = samples // 2
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        warnings.warn(
+            f"{samples} samples at once do not fit into memory: at most {self._most} are computed at once from now on, "
+            "which is slower; use a smaller batch_size, or set micro_batch",
+            stacklevel=2,
+        )
 
     def _keep_buffers(self) -> None:
         if self._buffers:  # a module may have replaced some in its forward pass
@@ -97,12 +158,15 @@ class GradientComputer:
 
     def _try_size(self, values: Tensor, indices: Tensor) -> None:
         """Let a GPU choose its kernels for a new size before the time is taken that such a micro-batch needs."""
-        if self._device.type == "cuda" and len(indices) not in self._sizes:
+        if self._device.type == "cuda" and len(indices) not in self._sizes and len(indices) <= self._most:
             self._sizes.add(len(indices))
             # With copies: running statistics must not count this pass.
             self._model.bind(values, [buffer.clone() for buffer in self._buffers])
-            self._model.gradient(*self._train.pick(indices))
-            torch.cuda.synchronize(self._device)
+            try:
+                self._model.gradient(*self._train.pick(indices))
+                torch.cuda.synchronize(self._device)
+            except (MemoryError, RuntimeError) as error:
+                self._halve(error, len(indices))
 
     def _record(self, values: Tensor, indices: Tensor) -> None:
         """Record the gradient of as many samples as these, if it is not yet; nothing else changes."""
@@ -129,6 +193,10 @@ class GradientComputer:
         if not self._buffers:
             return None
         return torch.cat([buffer.detach().reshape(-1).double() for buffer in self._buffers])
+
+
+def _mean_loss(summed: Tensor, of_last: Tensor, samples: int, last: int) -> Tensor:
+    return (summed + of_last * last) / samples
 
 
 def _nothing(layer: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.flat import Layout
 from ownpace.engines.process.node.gathering import put_sum
-from ownpace.engines.process.node.user_pair import is_sparse
+from ownpace.engines.process.node.user_pair import check_gradient
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -83,8 +83,7 @@ class LayerSender:
         assert gradient is not None
         if index in self._seen:
             raise no_overlap("backward was called twice before optimizer.step")
-        if gradient.layout is not torch.strided:
-            raise is_sparse(self._layout.layers[index].name)
+        check_gradient(self._layout.layers[index].name, gradient)
         put_sum(self._zero, gradient, self._samples, self._views[index])
         self._seen[index] = Seen(gradient, exactly=self._exactly)
         self.buckets.layer_is_there(index)

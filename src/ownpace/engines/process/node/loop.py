@@ -49,7 +49,7 @@ class UserLoop:
         """Whether the model is the user's own again."""
         self._coroutine: Coroutine[object, None, None] | None = None
         self._algorithm: Algorithm | None = None
-        self._sizes = (1, 1)
+        self._sizes: tuple[int, int | None] = (1, 1)
         self.is_void = False
         """Whether the batch that the script holds is dealt again: the generation that it was for has ended."""
         self._handed_out = HandedOut(len(user.pairs))
@@ -78,12 +78,13 @@ class UserLoop:
 
     def wanted_samples(self) -> int:
         """How many samples the algorithm wants next; roughly, while it has them computed already."""
-        return self._worker.micro_batch if self._source.asked is None else self._source.asked.samples
+        worker, asked = self._worker, self._source.asked
+        return min(worker.micro_batch, worker.batch_size) if asked is None else asked.samples
 
-    def prepare(self, algorithm: Algorithm, sizes: tuple[int, int], updates: float = math.inf) -> None:
+    def prepare(self, algorithm: Algorithm, sizes: tuple[int, int | None], updates: float = math.inf) -> None:
         """A loop is about to begin, of at most about this many updates; it may begin several times.
 
-        `sizes` are those of what this worker contributes to an update, and of one batch.
+        `sizes` are those of what this worker contributes to an update, and of one batch at most (None: all of that).
         """
         self._algorithm, self._sizes = algorithm, sizes
         self._last_version = self._worker.progress.version + updates
@@ -99,14 +100,15 @@ class UserLoop:
         worker, progress = self._worker, self._worker.progress
         # Before the coroutine starts: its first message must carry the new loop's number.
         worker.begin(loop)
-        worker.batch_size, worker.micro_batch = self._sizes
+        assert self._algorithm is not None
+        worker.batch_size, given = self._sizes
+        worker.micro_batch = self._algorithm.micro_batch(worker.batch_size, given, len(worker.workers))
         # With servers the coroutine goes on when the budget is spent, with batches of nothing, as it does when the data
         # has ended: a server may wait for a message from a worker that would have left. With several models, the last
         # samples are counted before the last model has learnt from them.
         alone = not len(worker.servers)
         progress.budget = progress.samples + samples if alone and len(self._user.pairs) == 1 else math.inf
         progress.last_version = self._last_version if alone else math.inf
-        assert self._algorithm is not None
         self._coroutine = self._algorithm.worker(worker)
         self._go_on()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
@@ -50,6 +51,17 @@ class UserPair:
             self._real_step()
         finally:
             self._is_stepping = False
+
+    @property
+    def lr(self) -> float:
+        """The learning rate, for algorithms that reckon with it."""
+        rate = self.optimizer.param_groups[0].get("lr")
+        if rate is None:
+            raise InputError(
+                f"{type(self.optimizer).__name__} has no learning rate (lr=None), but this algorithm reckons with it; "
+                "give the optimizer one, or use an algorithm that leaves it to the optimizer, such as pace"
+            )
+        return float(rate)
 
     @property
     def has_gradient(self) -> bool:
@@ -103,13 +115,13 @@ class UserPair:
         """Refuse the step of an optimizer inside: it would move this rank's parameters, and nobody else's."""
         real = inner.step
 
-        def step(_: Optimizer, *closure: Callable[[], float]) -> object:
+        def step(_: Optimizer, *closure: Callable[[], float], **named: Callable[[], float]) -> object:
             if not self._is_stepping:
                 raise InputError(
                     f"the {type(inner).__name__} inside the optimizer was stepped by itself; only optimizer.step() of "
                     "what fleet.wrap was given reaches the other ranks (methods of two steps, such as SAM, do not work)"
                 )
-            return real(*closure)
+            return real(*closure, **named)
 
         self._put(inner, step)
 
@@ -248,11 +260,17 @@ def check_disjoint(pairs: Sequence[UserPair]) -> None:
         raise InputError(f"the models are on several devices ({', '.join(devices)}); move all of them to one")
 
 
-def is_sparse(name: str) -> InputError:
-    """The error for a layer whose gradient is sparse."""
-    return InputError(
-        f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
-    )
+def check_gradient(name: str, gradient: Tensor) -> None:
+    """Raise if a layer's gradient is not made of plain numbers, which can be summed."""
+    if gradient.layout is not torch.strided:
+        raise InputError(
+            f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
+        )
+    if gradient.requires_grad:
+        raise InputError(
+            f"the gradient of {name} has a graph (create_graph=True), but sums are of plain numbers; leave that out of "
+            "backward(); optimizers that need it, such as AdaHessian, cannot be used"
+        )
 
 
 def _age(tensor: Tensor) -> int:

@@ -17,7 +17,7 @@ from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.engines.process.node.flat_steps import FlatSteps
 from ownpace.engines.process.node.gathering import put_sums
 from ownpace.engines.process.node.no_trace import no_trace
-from ownpace.engines.process.node.user_pair import UserPair, check_disjoint, is_sparse, with_groups
+from ownpace.engines.process.node.user_pair import UserPair, check_disjoint, check_gradient, with_groups
 from ownpace.engines.process.talk.spare_memory import SpareMemory
 
 
@@ -130,8 +130,8 @@ class UserParameters:
         for name, gradient in zip(mine.names, gradients, strict=True):
             if gradient is None:
                 partial = True
-            elif gradient.layout is not torch.strided:
-                raise is_sparse(name)
+            else:
+                check_gradient(name, gradient)
         put_sums(self._zero, gradients, samples, total[span], self.layout.layers[layers])
         return total, partial
 
@@ -282,7 +282,7 @@ class UserParameters:
 
     @property
     def lr(self) -> float:
-        return float(self.pairs[0].optimizer.param_groups[0]["lr"])
+        return self.pairs[0].lr
 
     def settings(self) -> Sequence[float]:
         return self._settings.read()

@@ -1,12 +1,12 @@
-"""The hub's part in leading a run from one generation to the next: who takes part, and who gives what to whom.
+"""The hub's part in leading a run from one generation to the next: who takes part, and when it begins.
 
     running ──(a node died)──────────────────────► standing ──(all have said how far they are)──► preparing
        ▲    ──(border: all workers have ended)───►     ▲  ◄──(another node died)──────────────────────│
        └──────────────────(all are prepared)───────────┼──────────────────────────────────────────────┘
     running ──(all workers have ended, and the run is over)──► closing
 
-The survivor with most updates has what counts: no update that any of them has made is lost. A worker that is gone is
-done without; a server or a communicator is started again, the server with what it had a moment before.
+A worker that is gone is done without; a server or a communicator is started again, the server with what it had a moment
+before. Who gives what to whom then is planned in `run.planning`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, ReplicasDiffer
-from ownpace.engines.job import OnCheckpoint, OnFailure
-from ownpace.engines.process.node.reporter import HUB
-from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.elasticity import Elasticity
+from ownpace.engines.process.run.planning import Planning
 from ownpace.engines.process.run.restarts import Restarts
-from ownpace.engines.process.run.run_state import ResumedState, StateCollector
+from ownpace.engines.process.run.run_state import StateCollector
 from ownpace.engines.process.talk.control import Control, Release, Start, Stop, Welcome
 from ownpace.engines.process.talk.regrouping import Plan, Regroup, Standing
 from ownpace.engines.roster import Roster
@@ -38,20 +37,6 @@ _MOST_IN_VAIN = 5
 """How often connections are made anew without a single update in between."""
 Phase = Literal["starting", "running", "standing", "preparing", "closing"]
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Elasticity:
-    """What a run does when machines come and go."""
-
-    terms: RunTerms
-    on_failure: OnFailure = "continue"
-    min_workers: int = 1
-    max_workers: int | None = None
-    on_checkpoint: OnCheckpoint | None = None
-    resumed: ResumedState | None = None
-    joins_by_force: bool = False
-    """Whether the others abandon what they do when a worker joins: a user's loop cannot be asked to end."""
 
 
 @dataclass
@@ -105,6 +90,16 @@ class Generations:
         self._started = 0
         self._last_version = 0
         self._is_resuming = config.resumed is not None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether time has begun."""
+        return self.zero_s < math.inf
+
+    @property
+    def now_s(self) -> float:
+        """The run's time; 0 before it begins."""
+        return time.monotonic() - self.zero_s if self.has_started else 0.0
 
     # ---- who is there ----
 
@@ -244,51 +239,19 @@ class Generations:
     def _plan(self, roster: Roster) -> None:
         self.phase = "preparing"
         self.roster = roster
-        stood, workers = self._border.standings, self._workers()
-        servers = [server.name for server in roster.servers]
-        new = [node.name for node in roster.nodes if stood[node.name].is_new]
+        config, fresh = self._config, sorted(self._fresh)
+        planning = Planning(config.terms, self._collector, self.number, self._started, self._border.standings)
         if self._is_resuming:
-            assert self._config.resumed is not None
-            giver, receivers, used = HUB, [*workers, *servers], list[int]()
-            version, samples = self._config.resumed.version, self._config.resumed.samples
+            assert config.resumed is not None
+            plan = planning.resume(config.resumed, roster, fresh)
         else:
-            # Newcomers have nothing to give; of equals, the first. In a user's script, a loop is over for all as soon
-            # as it is for one: that one has made all its updates.
-            known = [name for name in workers if name not in new]
-            giver = max(known, key=lambda name: (stood[name].stage, stood[name].version))
-            receivers = [name for name in workers if name in new or not self._is_equal(stood[name], stood[giver])]
-            receivers += [name for name in servers if name in new]
-            counted = [self._standing(name) for name in servers or [giver]]
-            # A sample counts as soon as one server has learnt from it: that one would learn from it twice. A server
-            # that has not heard of the running loop yet has learnt from nothing in it.
-            in_it = [each for each in counted if each.stage == stood[giver].stage]
-            used = [max(column) for column in zip(*(each.used for each in in_it), strict=False)]
-            version, samples = counted[0].version, counted[0].samples
-        self._in_vain = 0 if version > self._last_version else self._in_vain
-        self._last_version = version
-        budget = self._config.terms.budget_after(samples)
-        self._border.plan = plan = Plan(
-            self.number, workers, None if budget == math.inf else budget, giver, receivers, sorted(self._fresh), used,
-            samples, version, wants_state=self.wants_state and self.why in ("join", "checkpoint"),
-        )  # fmt: skip
+            in_order = self.why in ("join", "checkpoint")
+            plan = planning.plan(roster, fresh, wants_state=self.wants_state and in_order)
+        self._in_vain = 0 if plan.version > self._last_version else self._in_vain
+        self._last_version = plan.version
+        self._border.plan = plan
         self._tell(plan, sorted(self.members))
         self.on_plan(plan, roster)
-
-    def _standing(self, name: str) -> Standing:
-        """How far a node is; of a server that was started again, how far its snapshot is."""
-        standing, snapshot = self._border.standings[name], self._collector.of(name)
-        if not standing.is_new or snapshot is None:
-            return standing
-        counts = snapshot["counts"]
-        # Of an earlier generation: whose samples they were does not matter any more.
-        used = list(counts["used"]) if snapshot["generation"] == self._started else []
-        stage = snapshot["stage"]
-        return Standing(self.number, True, counts["version"], counts["samples"], counts["ahead"], used, [], stage)
-
-    def _is_equal(self, one: Standing, other: Standing) -> bool:
-        if self._config.terms.num_servers:
-            return True  # they pull what servers hold
-        return (one.version, one.checksums) == (other.version, other.checksums)
 
     def take_prepared(self, name: str, generation: int, checksums: list[int]) -> None:
         """A node is ready for a generation.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ownpace.core.learning.optimizer import Build, FlatOptimizer, State
 from ownpace.core.learning.plain_state import PlainState
-from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, NewLoop, Released
 from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer
@@ -21,18 +19,16 @@ from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import FlatParameters
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.exchange import NodeCounts, await_state, counted, give_state, take_counted
 from ownpace.engines.process.run.life import (
-    NodeCounts,
     await_plan,
-    await_state,
+    await_regrouping,
     drive,
     forget_lines,
-    give_state,
+    next_node,
     say_farewell,
 )
 from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.talk.control import Prepared
-from ownpace.engines.process.talk.regrouping import Plan
 
 _SAVE_EVERY_S = 1.0
 
@@ -50,26 +46,20 @@ class HelperLife:
         self._counts = NodeCounts()
         self._stage = 0
         self._next_save_s = 0.0
-        self.node = self._make(context, None)
+        self.node = self._make(context)
 
-    def _make(self, context: NodeContext, before: ProcessNode | None) -> ProcessNode:
+    def _make(self, context: NodeContext, before: ProcessNode | None = None) -> ProcessNode:
         return ProcessNode(context, before) if self._held is None else ProcessServer(context, self._held, before)
 
     def begin(self) -> None:
         node = self.node
         if self._is_late:
-            self._await_regrouping()
+            await_regrouping(node)
         if isinstance(node, ProcessServer):
             take_first_parameters(node)
         node.restarts = True
         self._connection.start_together(node, spans_hosts=self._session.spans_hosts)
         self._start()
-
-    def _await_regrouping(self) -> None:
-        self.node.restarts = True
-        self.node.context.reporter.say(Prepared())
-        while True:
-            self.node.inbox.look(TICK_S)
 
     def _start(self) -> None:
         self._is_new, self._is_running = False, True
@@ -137,7 +127,9 @@ class HelperLife:
         self._is_spare = before.address.name not in self._session.terms.roster(plan.workers).by_name
         if self._is_spare:
             return  # fewer communicators are needed now: this one waits
-        self.node = node = self._next(before, plan)
+        self.node = node = next_node(
+            before, plan, self._session, self._connection, partial(self._make, before=before), self._look
+        )
         if isinstance(node, ProcessServer) and node.address.name in plan.receivers:
             node.waits_for_state = True
             self._take(node, await_state(node, plan.generation))
@@ -163,26 +155,7 @@ class HelperLife:
         node.inbox.declared_dead = False
         self._is_new, self._is_running = True, False
         forget_lines(node)
-        self._await_regrouping()
-
-    def _next(self, before: ProcessNode, plan: Plan) -> ProcessNode:
-        terms, session = self._session.terms, self._session
-        roster = terms.roster(plan.workers)
-        address = roster.by_name[before.address.name]
-        context = self._connection.context(
-            terms,
-            roster,
-            address,
-            before.context.like,
-            session.orders,
-            is_evaluated=address.role == "server",
-            generation=plan.generation,
-            on_wait=self._look,
-        )
-        node = self._make(context, before)
-        node.restarts = True
-        node.progress.budget = math.inf if plan.budget is None else plan.budget
-        return node
+        await_regrouping(node)
 
     def _look(self) -> None:
         self.node.inbox.look(0.0)
@@ -195,8 +168,7 @@ class HelperLife:
             "values": node.held.snapshot(),
             "optimizer": node.held.all_states(),
             "num_layers": sum(self._is_mine(node)),
-            "counts": dataclasses.asdict(self._counts),
-            "totals": dataclasses.asdict(node.context.reporter.totals),
+            **counted(node, self._counts),
         }
 
     def _is_mine(self, node: ProcessServer) -> list[bool]:
@@ -205,8 +177,7 @@ class HelperLife:
 
     def _take(self, node: ProcessServer, state: PlainState) -> None:
         node.held.take_all(cast(Tensor, state["values"]), cast("Mapping[str, State]", state["optimizer"]))
-        self._counts = NodeCounts.of(state["counts"])
-        node.context.reporter.totals = UpdateTotals(**cast("dict[str, Any]", state["totals"]))
+        self._counts = take_counted(node, state)
 
 
 def held_by(context: NodeContext) -> FlatParameters:

@@ -13,7 +13,8 @@ from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.loop_data import LoopData
-from ownpace.engines.process.run.loop_life import LoopLife, Script
+from ownpace.engines.process.run.loop_life import LoopLife
+from ownpace.engines.process.run.loop_parts import Script
 from ownpace.engines.process.run.opening import FleetOptions, Opened, Opening
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.readmission import is_under_way
@@ -73,7 +74,7 @@ class LoopRun:
     def next_loop(self) -> int:
         """The number of the loop that begins next."""
         past = self.presence.past if self.has_met and self._opened is None else None
-        return self.data.generation + 1 if past is None else past.number_of_next(self.presence.loops)
+        return self.data.generation + 1 if past is None else past.number_of_next(self.presence.place.loops)
 
     def describe(self) -> dict[str, float]:
         """How many loops have begun, in this run and before it."""
@@ -126,12 +127,12 @@ class LoopRun:
         return self._opened.life
 
     def begin_loop(
-        self, sizes: tuple[int, int], everything: Sequence[Places], most: float, updates: float = math.inf
+        self, sizes: tuple[int, int | None], everything: Sequence[Places], most: float, updates: float = math.inf
     ) -> int:
         """Begin a loop over these places, or over what is left of them; returns its number.
 
-        `sizes` are those of what a worker contributes to an update, and of one batch; `most` is how many samples there
-        are at most.
+        `sizes` are those of what a worker contributes to an update, and of one batch at most (None: all of it);
+        `most` is how many samples there are at most.
 
         It also ends after this many updates: on all ranks after the same one; where servers make them, a worker's
         gradient that is under way by then is still applied.

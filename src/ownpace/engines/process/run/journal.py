@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import OwnpaceError, WireError
 from ownpace.engines.job import OnProgress, ProgressReport
 from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
+from ownpace.engines.process.run.absences import Absences
+from ownpace.engines.process.run.elasticity import Elasticity
 from ownpace.engines.process.run.evaluator import Evaluator
-from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.replicas import Replicas
 from ownpace.engines.process.talk.control import Report, WorkDone
 from ownpace.engines.process.talk.regrouping import Plan
 from ownpace.engines.roster import Roster
 
 _PROGRESS_EVERY_S = 0.1
+Away = Mapping[str, Sequence[tuple[float, float]]]
+"""By worker: from when until when it was away."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +31,18 @@ class HubConfig:
     layers: Sequence[str]
     """Of the model, by name."""
     emit: events.Emit
+    elasticity: Elasticity
+    """How the run goes from one generation to the next."""
     on_progress: OnProgress | None = None
-    limit_samples_per_s: Callable[[float], float] | None = None
-    """What the workers' prescribed paces allow; None: it is computed from measured paces."""
+    limit_samples_per_s: Callable[[float, Away], float] | None = None
+    """What the workers' prescribed paces allow, up to a time; None: it is computed from measured paces."""
     target: float | None = None
     stop_at_target: bool = False
     make_evaluator: Callable[[], Evaluator] | None = None
     """None: the model is not evaluated here."""
-    elasticity: Elasticity | None = None
-    """How a complete run goes from one generation to the next; None: a user's loop has them of its own."""
 
     def is_spent(self, samples: int, now: float) -> bool:
         """Whether the run's budget is spent."""
-        assert self.elasticity is not None
         terms = self.elasticity.terms
         return samples >= terms.budget or now >= terms.deadline_s
 
@@ -53,9 +55,6 @@ class NodeRecord:
     work: WorkDone = field(default_factory=WorkDone)
     now_s: float = 0.0
     fingerprint: dict[str, str] | None = None
-    is_prepared: bool = False
-    has_ended: bool = False
-    """Its coroutine has come to its end."""
     has_finished: bool = False
     """Nothing more comes from it."""
 
@@ -75,15 +74,16 @@ class Journal:
         self.generation = 1
         """The number of the one that runs, by the records."""
         self._next_progress_s = 0.0
+        self._absences = Absences()
 
     def begin(self) -> None:
         """Write the first record; of a run that is resumed, it is written already."""
-        if self._config.elasticity is None or self._config.elasticity.resumed is None:
+        resumed = self._config.elasticity.resumed
+        if resumed is None:
             self.emit(self._config.header)
         else:
             self.summary_lines.append(events.to_line(self._config.header))
-            self._last_version = self._config.elasticity.resumed.version
-            self.generation = self._config.elasticity.resumed.generation
+            self._last_version, self.generation = resumed.version, resumed.generation
 
     def tallies(self) -> dict[str, list[float]]:
         """What each worker has done so far: samples, seconds of computing and of loading."""
@@ -92,6 +92,7 @@ class Journal:
 
     def lose(self, name: str, now: float) -> None:
         """A node is gone."""
+        self._absences.lose(name, now)
         self.emit(events.Fault(now, name, "kill"))
 
     def begin_generation(self, roster: Roster, plan: Plan | None, why: str, now: float, lost: int) -> None:
@@ -107,11 +108,10 @@ class Journal:
                 lost = max(0, self._last_version - plan.version)
             self.emit(events.Generation(now, self.generation, why, members, plan.version, plan.samples, lost))
         self._roster = roster
+        self._absences.meet((worker.name for worker in roster.workers), now)
         self.replicas = Replicas([worker.name for worker in roster.workers], self._config.layers)
         # What a dead worker alone had made counts no more: the same number of updates is reached again without it.
         self._last_version = min(self._last_version, plan.version)
-        for node in self.nodes.values():
-            node.has_ended = False
 
     def emit(self, event: events.Event) -> None:
         """Write a record."""
@@ -175,10 +175,14 @@ class Journal:
         # Closed totals know when the budget was spent; a run that ended early counts up to now.
         seconds = totals.t if totals.closed or is_done else now if totals.updates else 0.0
         workers = {name: node.work for name, node in self.nodes.items() if name in self._workers}
-        limit = self._config.limit_samples_per_s
-        limit_samples_per_s = sum(work.pace for work in workers.values()) if limit is None else limit(seconds)
         tallies = {name: _tally(work, seconds) for name, work in workers.items()}
-        ledger.end(now, error, sums_of(totals, seconds, limit_samples_per_s, tallies, self.replicas.are_identical))
+        ledger.end(now, error, sums_of(totals, seconds, self._limit(seconds), tallies, self.replicas.are_identical))
+
+    def _limit(self, seconds: float) -> float:
+        """What the workers could have done up to then, each as long as it was there."""
+        if self._config.limit_samples_per_s is not None:
+            return self._config.limit_samples_per_s(seconds, self._absences.spans)
+        return sum(self.nodes[name].work.pace * self._absences.share_there(name, seconds) for name in self._workers)
 
 
 def _event(line: str) -> events.Event:

@@ -15,8 +15,8 @@ from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
 from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.process.run.elasticity import Elasticity
 from ownpace.engines.process.run.evaluator import Evaluator
-from ownpace.engines.process.run.generations import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.node_main import log_to, worker_device
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
@@ -69,12 +69,17 @@ def hub_config(
     num_shards = max(1, terms.num_servers)
     every, after = job.evaluations_every, job.evaluate == "after"
     state = resumed(job, learning.layout)
+    micro_batch = job.micro_batch or job.batch_size
     return HubConfig(
         header=job.header("process", learning.layout.size, learning.initial.nbytes, terms.roster().names()),
         layers=[layer.name for layer in terms.layers],
         emit=emit,
         on_progress=on_progress,
-        limit_samples_per_s=job.fleet.limit_samples_per_s if job.fleet.paced else None,
+        limit_samples_per_s=(
+            (lambda until_s, away: job.fleet.limit_samples_per_s(until_s, micro_batch, away))
+            if job.fleet.paced
+            else None
+        ),
         target=job.target,
         stop_at_target=job.stop_at_target,
         make_evaluator=lambda: Evaluator(learning, num_shards, every, after=after),

@@ -6,46 +6,30 @@ is doing is abandoned, wherever it waits or looks; when a peer is gone, it says 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import NoReturn, Protocol, TypeVar
 
 from ownpace.core.contract.errors import OwnpaceError, PeerLost, SharedMemoryError
-from ownpace.core.learning.plain_state import PlainState
+from ownpace.core.contract.values import Address
+from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S, NewGeneration
 from ownpace.engines.process.node.nodes import ProcessNode
 from ownpace.engines.process.node.reporter import HUB
+from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.exchange import NodeCounts
 from ownpace.engines.process.run.rendezvous import silence_s
-from ownpace.engines.process.talk.control import Finished, Goodbye
-from ownpace.engines.process.talk.regrouping import Lost, Plan, Standing, StateOutline, StateTensor
-from ownpace.engines.process.talk.states import StateAssembly, packets
+from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.talk.control import Finished, Goodbye, Prepared
+from ownpace.engines.process.talk.regrouping import Lost, Plan
+from ownpace.engines.roster import Roster
 
 LOSSES = (PeerLost, SharedMemoryError)
 """What a node suffers from when another one dies: by itself no reason to end."""
 _WORD_S = 30.0
 """How much longer than a silence may last a node waits for the hub's word."""
-
-
-@dataclass
-class NodeCounts:
-    """How far a node's parameters are."""
-
-    version: int = 0
-    samples: int = 0
-    ahead: float = 0.0
-    used: tuple[int, ...] = ()
-    """Of each worker of the latest generation: how many samples that it took are used up; empty: not known."""
-
-    @classmethod
-    def of(cls, given: object) -> NodeCounts:
-        """Those of a state."""
-        fields = cast("dict[str, Any]", given)
-        return cls(fields["version"], fields["samples"], fields["ahead"], tuple(fields["used"]))
-
-    def standing(self, generation: int, *, is_new: bool, checksums: list[int], stage: int) -> Standing:
-        """The same for the hub."""
-        return Standing(generation, is_new, self.version, self.samples, self.ahead, list(self.used), checksums, stage)
+N = TypeVar("N", bound=ProcessNode)
 
 
 class NodeLife(Protocol):
@@ -121,6 +105,53 @@ def await_plan(node: ProcessNode, counts: NodeCounts, *, is_new: bool, checksums
     return plan
 
 
+def await_regrouping(node: ProcessNode) -> NoReturn:
+    """The others train: say that this node is ready to join them, and wait until they let it in.
+
+    Raises:
+        NewGeneration: They do.
+    """
+    node.restarts = True
+    node.context.reporter.say(Prepared())
+    while True:
+        node.inbox.look(TICK_S)
+
+
+def next_node(
+    before: N,
+    plan: Plan,
+    session: Session,
+    connection: Connection,
+    make: Callable[[NodeContext], N],
+    look: Callable[[], None],
+    *,
+    evaluates: bool = True,
+) -> N:
+    """What a process is in the generation that is planned; `look` is called while its groups wait for others."""
+    roster = session.terms.roster(plan.workers)
+    address = roster.by_name[before.address.name]
+    node = make(
+        connection.context(
+            session.terms,
+            roster,
+            address,
+            before.context.like,
+            session.orders,
+            is_evaluated=evaluates and is_evaluated(address, roster),
+            generation=plan.generation,
+            on_wait=look,
+        )
+    )
+    node.restarts = True
+    node.progress.budget = math.inf if plan.budget is None else plan.budget
+    return node
+
+
+def is_evaluated(address: Address, roster: Roster) -> bool:
+    """Whether this node's parameters are evaluated: a server's or, where there is none, the first worker's."""
+    return address.role == "server" or (address.role == "worker" and address.index == 0 and not len(roster.servers))
+
+
 def forget_lines(node: ProcessNode) -> None:
     """Close the lines of a node that was declared dead; the next words to anybody open new ones.
 
@@ -129,27 +160,6 @@ def forget_lines(node: ProcessNode) -> None:
     """
     for name in (HUB, *(each.name for each in node.context.terms.roster().nodes)):
         node.context.mailbox.drop(name)
-
-
-def await_state(node: ProcessNode, generation: int) -> PlainState:
-    """Wait for what the giver gives in this generation; what is left of an earlier attempt is passed over."""
-    assembly: StateAssembly | None = None
-    while True:
-        control, body = node.inbox.wait_for(StateOutline, StateTensor)
-        state: PlainState | None = None
-        if isinstance(control, StateOutline):
-            assembly = StateAssembly() if control.generation == generation else None
-            state = None if assembly is None else assembly.begin(control)
-        elif assembly is not None and isinstance(control, StateTensor):
-            state = assembly.take(control, body)
-        if state is not None:
-            return state
-
-
-def give_state(node: ProcessNode, to: str, state: PlainState, generation: int) -> None:
-    """Send a state to another node, or to the hub."""
-    for packet in packets(state, generation, node.context.layout.size):
-        node.context.mailbox.send(to, packet)
 
 
 def say_farewell(node: ProcessNode) -> list[str]:

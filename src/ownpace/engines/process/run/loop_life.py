@@ -7,90 +7,36 @@ How ranks get there is drawn in `talk.regrouping`; a complete run does the same 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Callable
+from typing import TypeVar, cast
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ownpace.core.learning.claims import Places, left_of, number_of
-from ownpace.core.learning.plain_state import PlainState
-from ownpace.engines.ledger import UpdateTotals
+from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S, NewGeneration
-from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_point import held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
-from ownpace.engines.process.node.user_parameters import UserParameters, unnoticed
-from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.node.user_parameters import unnoticed
+from ownpace.engines.process.run.exchange import NodeCounts, await_state, give_state
 from ownpace.engines.process.run.life import (
     LOSSES,
-    NodeCounts,
     await_plan,
-    await_state,
+    await_regrouping,
     await_word,
     forget_lines,
-    give_state,
+    next_node,
     say_farewell,
 )
-from ownpace.engines.process.run.loop_data import LoopData
+from ownpace.engines.process.run.loop_parts import GivenLoop, LoopParts
 from ownpace.engines.process.run.rendezvous import silence_s
-from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.talk.control import Ended, Prepared
+from ownpace.engines.process.talk.control import Ended
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import Plan
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopParts:
-    """What a rank's part in a run is made of, besides what it is in one generation."""
-
-    session: Session
-    connection: Connection
-    loop: UserLoop
-    user: UserParameters
-    model: nn.Module
-    data: LoopData
-    open_counters: Callable[[ProcessWorker, Callable[[], None]], Counters]
-    """Opens those of a worker's generation; what is given is called while it waits."""
-    on_progress: Callable[[ProcessWorker, int], None]
-    script: Script
-    rejoin: Callable[[Connection, ProcessWorker], None]
-    """Lets the other ranks and the hub know that this one is back, after it was declared dead."""
-
-
-class Script(Protocol):
-    """What else a script has that is the same on all ranks."""
-
-    def shared(self) -> PlainState:
-        """As it is here."""
-
-    def take_shared(self, state: PlainState, *, is_new: bool, in_next: bool) -> None:
-        """Go on with what another rank has.
-
-        Args:
-            state: That.
-            is_new: Whether this rank was started again.
-            in_next: Whether that rank is in the loop that this one is about to begin.
-        """
-
-
-@dataclasses.dataclass(frozen=True)
-class _Given:
-    """What the giver says of the loop that it is in."""
-
-    stage: int
-    begun: int
-    left: Sequence[Places]
-    complete: bool
-    script: PlainState
-
-    @property
-    def in_loop(self) -> bool:
-        return self.stage % 2 == 0
 
 
 class LoopLife:
@@ -119,13 +65,7 @@ class LoopLife:
 
     def join(self) -> None:
         """Join the others, who train already: with the next generation, which begins as soon as this rank is ready."""
-
-        def wait() -> None:
-            self.node.context.reporter.say(Prepared())
-            while True:
-                self.node.inbox.look(TICK_S)
-
-        self.attempt(wait)
+        self.attempt(lambda: await_regrouping(self.node))
 
     @property
     def stamp(self) -> str:
@@ -223,9 +163,7 @@ class LoopLife:
         before.sums.close(abandon=True)
         parts.loop.abandon()
         if self._is_running:
-            progress, used = before.progress, before.learner.used
-            self._counts = NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
-            self._stage = parts.data.stage
+            self._counts, self._stage = NodeCounts.of_worker(before), parts.data.stage
             self._is_running = False
         counts, checksums = self._counts, self._checksums()
         plan = await_plan(before, counts, is_new=self._is_new, checksums=checksums, stage=self._stage)
@@ -258,10 +196,7 @@ class LoopLife:
         self._is_new, self._is_running, self._stage = True, False, 0
         forget_lines(before)
         self._parts.rejoin(self._parts.connection, before)
-        before.restarts = True
-        before.context.reporter.say(Prepared())
-        while True:
-            before.inbox.look(TICK_S)
+        await_regrouping(before)
 
     def _next(self, before: ProcessWorker, plan: Plan) -> ProcessWorker:
         """What this process is in the next generation."""
@@ -269,19 +204,11 @@ class LoopLife:
         for name in before.context.roster.by_name.keys() - set(plan.workers):
             if name in session.terms.workers:
                 connection.mailbox.drop(name)  # closing would wait for it
-        roster = session.terms.roster(plan.workers)
-        context = connection.context(
-            session.terms,
-            roster,
-            roster.by_name[before.address.name],
-            before.context.like,
-            session.orders,
-            is_evaluated=False,
-            generation=plan.generation,
-            on_wait=self._look,
-        )
-        node = ProcessWorker(context, self._parts.user, before.batch_size, before.micro_batch, before)
-        node.restarts = True
+
+        def make(context: NodeContext) -> ProcessWorker:
+            return ProcessWorker(context, self._parts.user, before.batch_size, before.micro_batch, before)
+
+        node = next_node(before, plan, session, connection, make, self._look, evaluates=False)
         self._prepare(node)
         self._parts.loop.go_on_as(node)
         return node
@@ -289,7 +216,7 @@ class LoopLife:
     def _prepare(self, node: ProcessWorker) -> None:
         node.learner.on_progress = lambda local: self._parts.on_progress(node, local)
 
-    def _start(self, given: _Given, counters: Counters) -> None:
+    def _start(self, given: GivenLoop, counters: Counters) -> None:
         """The generation has started, for all: from now on its claims count."""
         counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
         if self._counters is not None:
@@ -322,26 +249,25 @@ class LoopLife:
 
     # ---- what is given and taken ----
 
-    def _share(self, plan: Plan) -> _Given:
+    def _share(self, plan: Plan) -> GivenLoop:
         """Give or take what the plan says."""
-        node, name = self.node, self.node.address.name
+        node, name, parts = self.node, self.node.address.name, self._parts
         if plan.giver == name:
-            data, script = self._parts.data, self._parts.script.shared()
-            given = _Given(self._stage, data.begun, self._left_over(plan), data.is_complete, script)
+            data = parts.data
+            given = GivenLoop(self._stage, data.begun, self._left_over(plan), data.is_complete, parts.script.shared())
             for other in plan.workers:
                 if other != name:
-                    whole = self._whole() if other in plan.receivers else {}
-                    buffers = [] if given.in_loop and not whole else list(self._parts.model.buffers())
-                    state = {**dataclasses.asdict(given), "buffers": buffers, **whole}
-                    give_state(node, other, state, plan.generation)
+                    whole = parts.whole(node, self._counts) if other in plan.receivers else {}
+                    buffers = [] if given.in_loop and not whole else list(parts.model.buffers())
+                    give_state(node, other, given.state(buffers, whole), plan.generation)
         else:
-            state = cast("dict[str, Any]", await_state(node, plan.generation))
-            left = [(start, stop) for start, stop in state["left"]]
-            given = _Given(state["stage"], state["begun"], left, state["complete"], state["script"])
+            state = await_state(node, plan.generation)
+            given = GivenLoop.of(state)
             if name in plan.receivers:
-                self._take(state)
-            if self._is_new or (given.begun == self._parts.data.begun and given.stage > self._stage):
-                for buffer, theirs in zip(self._parts.model.buffers(), state["buffers"], strict=False):
+                self._counts = parts.take_whole(node, state)
+            if self._is_new or (given.begun == parts.data.begun and given.stage > self._stage):
+                buffers = cast("list[Tensor]", state["buffers"])
+                for buffer, theirs in zip(parts.model.buffers(), buffers, strict=False):
                     buffer.copy_(theirs)  # what they have agreed on at the end of the loop
         counts = self._counts
         node.go_on_from(counts.samples, counts.version, counts.ahead)
@@ -353,28 +279,3 @@ class LoopLife:
             return []
         claims = self.counters.claims(data.generation, self._num_workers)
         return left_of(data.dealt, claims, plan.used or None, plan.samples - data.first_sample)
-
-    def _whole(self) -> dict[str, object]:
-        """What is the same on all workers, or was made by all."""
-        user = self._parts.user
-        return {
-            "values": user.snapshot(),
-            "optimizers": [pair.optimizer.state_dict() for pair in user.pairs],
-            "kept": dict(self.node.kept),
-            "counts": dataclasses.asdict(self._counts),
-            "totals": dataclasses.asdict(self.node.context.reporter.totals),
-        }
-
-    def _take(self, state: PlainState) -> None:
-        """Go on with what another rank has."""
-        user, device = self._parts.user, self.node.context.like.device
-        user.overwrite(cast(Tensor, state["values"]).to(device))
-        # Its settings stay its own: its schedules move them on from where they are.
-        settings = user.settings()
-        for pair, theirs in zip(user.pairs, cast("Sequence[dict[str, Any]]", state["optimizers"]), strict=True):
-            pair.optimizer.load_state_dict(theirs)
-        user.set_settings(settings)
-        kept = cast("Mapping[str, Tensor]", state["kept"])
-        self.node.kept.update({name: tensor.to(device) for name, tensor in kept.items()})
-        self._counts = NodeCounts.of(state["counts"])
-        self.node.context.reporter.totals = UpdateTotals(**cast("dict[str, Any]", state["totals"]))

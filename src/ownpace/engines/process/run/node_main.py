@@ -21,7 +21,7 @@ from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job
 from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.process.run.helper_life import HelperLife
-from ownpace.engines.process.run.life import live
+from ownpace.engines.process.run.life import is_evaluated, live
 from ownpace.engines.process.run.log_file import LogFile
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder, die_with_parent, read_order
@@ -104,11 +104,11 @@ def run_worker(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     address = session.roster.workers.members[index]
-    is_evaluated = index == 0 and not len(session.roster.servers)
+    evaluated = is_evaluated(address, session.roster)
     like = torch.empty(0, dtype=session.terms.dtype, device=device)
     with ExitStack() as stack:
         # Connected before the model is built: if that fails, on a GPU that is full, say, the hub is told why.
-        connection, context = stack.enter_context(session.connected(address, like, is_evaluated=is_evaluated))
+        connection, context = stack.enter_context(session.connected(address, like, is_evaluated=evaluated))
         if model is None:
             torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
             model = FlatModel(job.task, device, job.autocast)

@@ -20,11 +20,12 @@ from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.connection import Connection
-from ownpace.engines.process.run.generations import Elasticity
+from ownpace.engines.process.run.elasticity import Elasticity
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
 from ownpace.engines.process.run.loop_data import LoopData
-from ownpace.engines.process.run.loop_life import LoopLife, LoopParts, Script
+from ownpace.engines.process.run.loop_life import LoopLife
+from ownpace.engines.process.run.loop_parts import LoopParts, Script
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.readmission import Readmission
 from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, common_backend
@@ -117,7 +118,7 @@ class Opening:
         stack.enter_context(connection.complaining())  # last of all: left before anything that may wait for a peer
         opened = Opened(session, life, loop, model, user, hooks)
         if counters is None:
-            self.data.begun = self.presence.loops - 1
+            self.data.begun = self.presence.place.loops - 1
             life.join()
         else:
             self._begin(opened, connection, counters)
@@ -201,7 +202,7 @@ class Opening:
         emit = options.on_event or _ignore
         layers = [layer.name for layer in terms.layers]
         elasticity = Elasticity(terms, options.on_failure, options.min_workers, joins_by_force=True)
-        return HubConfig(header, layers, emit, options.on_progress, elasticity=elasticity)
+        return HubConfig(header, layers, emit, elasticity, options.on_progress)
 
 
 def _hooks(model: nn.Module, user: UserParameters, loop: UserLoop) -> ExitStack:

@@ -11,20 +11,14 @@ Whatever was opened is closed in the opposite order, however the run ends.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import math
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import FrameType
 
 from torch import Tensor
 
-from ownpace.core.contract.errors import Interrupted, MachineDied, NodeFailed, OwnpaceError, ReplicasDiffer
+from ownpace.core.contract.errors import NodeFailed, OwnpaceError
 from ownpace.core.contract.values import Address
 from ownpace.engines.job import Outcome
 from ownpace.engines.process.node.context import NodeContext, Orders
@@ -32,6 +26,8 @@ from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.hub import Hub
+from ownpace.engines.process.run.hub_keeper import GOODBYE_S, HubKeeper
+from ownpace.engines.process.run.interrupts import signals
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.rendezvous import Rendezvous, silence_s
@@ -39,14 +35,9 @@ from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.sealed_store import SealedStore
 
-_PATIENCE_S = 15.0
-"""How long a run may take to end after Ctrl-C; torchrun kills what still runs after 30 s."""
-_GOODBYE_S = 10.0
-"""How long nodes may take to end after a run that went well."""
 _LAST_WORDS_S = 1.0
 """How long a node whose code failed may take to print its traceback."""
 _LOOK_EVERY_S = 0.05
-log = logging.getLogger(__name__)
 
 
 class Session:
@@ -86,13 +77,8 @@ class Session:
                 opened.enter_context(signals(self.orders))
             if self._hub_config is not None:
                 # With a store of its own: another thread's may block.
-                is_elastic = self._hub_config.elasticity is not None
                 connection = Connection(
-                    HUB,
-                    self.rendezvous,
-                    on_wait=self._raise_deaths,
-                    hears=self._hears,
-                    silence_s=silence_s() if is_elastic else None,
+                    HUB, self.rendezvous, on_wait=self._raise_deaths, hears=self._hears, silence_s=silence_s()
                 )
                 opened.callback(self._close_hub, connection.mailbox)
                 self._keeper = HubKeeper(
@@ -122,11 +108,8 @@ class Session:
         mailbox.close(now=self._supervisor.started_all(self.roster))
 
     def _end_children(self) -> None:
-        if self._error is None:
-            patience_s = _GOODBYE_S
-        else:
-            patience_s = _LAST_WORDS_S if isinstance(self._error, NodeFailed) else 0.0
-        self._supervisor.end(patience_s)
+        after_failure_s = _LAST_WORDS_S if isinstance(self._error, NodeFailed) else 0.0
+        self._supervisor.end(GOODBYE_S if self._error is None else after_failure_s)
 
     def start_children(self, orders: Sequence[NodeOrder], *, fork: bool = False) -> None:
         """Start nodes as processes of their own; their death ends this process's part in the run."""
@@ -135,10 +118,11 @@ class Session:
             start(order)
         if self._keeper is not None:
             by_name = {order.name: order for order in orders}
-            self._keeper.hub.restarts.start = lambda name: start(replace(by_name[name], is_late=True))
-            self._keeper.hub.restarts.names = set(by_name)
+            restarts = self._keeper.hub.membership.restarts
+            restarts.start = lambda name: start(replace(by_name[name], is_late=True))
+            restarts.names = set(by_name)
             helpers = {node.name for node in (*self.roster.servers, *self.roster.communicators)}
-            self._keeper.hub.restarts.elsewhere = helpers - by_name.keys()
+            restarts.elsewhere = helpers - by_name.keys()
         # Only one may look after them: a death is reported once. Where there is a hub, that is its keeper.
         if self._keeper is None and orders:
             over = threading.Event()
@@ -150,7 +134,7 @@ class Session:
     def watch_returns(self, on_join: Callable[[int], None]) -> None:
         """Where the hub is: call this with the rank of each worker that is back, or was started again."""
         assert self._keeper is not None
-        self._keeper.hub.on_join = on_join
+        self._keeper.hub.membership.on_join = on_join
 
     def _watch(self, over: threading.Event, orders: Mapping[str, NodeOrder]) -> None:
         while not over.wait(_LOOK_EVERY_S):
@@ -165,10 +149,8 @@ class Session:
     def _raise_deaths(self) -> None:
         """While the hub waits for a node to answer: one that is gone never will."""
         self.orders.raise_alarms()
-        if self._hub_config is not None and self._hub_config.elasticity is not None:
-            assert self._keeper is not None
-            if self._keeper.hub.has_started:
-                return  # a death is the hub's own business then
+        if self._keeper is not None and self._keeper.hub.has_started:
+            return  # a death is the hub's own business then
         for death in self._supervisor.deaths():
             raise death
 
@@ -244,136 +226,3 @@ class Session:
 
 def _nothing() -> None:
     pass
-
-
-class HubKeeper:
-    """Runs the hub until the run is over: well, interrupted, or failed."""
-
-    def __init__(self, hub: Hub, orders: Orders, supervisor: Supervisor) -> None:
-        self.error: OwnpaceError | None = None
-        """Why the run has failed."""
-        self.hub = hub
-        self._orders = orders
-        self._supervisor = supervisor
-        self._thread: threading.Thread | None = None
-        self._closing = False
-        self._deadline_s = math.inf
-
-    def start(self) -> None:
-        """Run in a thread."""
-        self._thread = threading.Thread(target=self.run, name="ownpace-hub", daemon=True)
-        self._thread.start()
-
-    def run(self) -> None:
-        """Run here."""
-        try:
-            self._run()
-        except BaseException as error:  # a full disk, an event handler of the user's
-            known = (
-                error if isinstance(error, OwnpaceError) else NodeFailed(f"the hub: {type(error).__name__}: {error}")
-            )
-            self.error = self.error or known
-            # The alarm first: this process's own node must end even if nothing can be written or sent any more.
-            self._orders.alarms.append(self.error)
-            with contextlib.suppress(Exception):
-                self.hub.finish(self.error)
-            with contextlib.suppress(Exception):
-                self.hub.give_up(self.error)
-            if known is not error:
-                raise
-
-    def _run(self) -> None:
-        hub = self.hub
-        hub.begin()
-        heard = 0
-        # Messages before deaths: a node that failed says why before it exits, and its words are in the mailbox by then.
-        while not hub.is_done and hub.complaints.verdict is None and not self._closing:
-            hub.look(_LOOK_EVERY_S)
-            for death in self._supervisor.deaths(self.samples):
-                hub.lose(death)
-            # What the presence of ranks has found; each once.
-            for alarm in self._orders.alarms[heard:]:
-                hub.complaints.add(alarm)
-                heard += 1
-            # Where ranks have lines of their own, each hears of some deaths first; who is gone for one is so for both.
-            if self._orders.goes_on:
-                hub.lose_ranks(self._orders.gone)
-                self._orders.gone |= hub.newly_lost()
-            if self._orders.stops:
-                self._interrupt()
-        self.error = self._verdict()
-        log.info("the run ends: %s", self.error or "finished")
-        # The last record before the last message: a node that hears Goodbye may read the files.
-        hub.finish(self.error)
-        # Not even if all have ended: that replicas differ is for every rank to raise.
-        if hub.is_done and not isinstance(self.error, ReplicasDiffer):
-            hub.say_goodbye()
-        elif self.error is not None:
-            # Nodes first: this process's own may be waiting for one that only ends when it is told.
-            hub.give_up(self.error)
-            self._orders.alarms.append(self.error)
-
-    @property
-    def samples(self) -> int:
-        """Of all updates so far, as far as known."""
-        return self.hub.journal.totals.samples
-
-    def _interrupt(self) -> None:
-        """Ctrl-C: end in order; if that takes too long, or if asked twice, end at once."""
-        now = time.monotonic()
-        self._deadline_s = min(self._deadline_s, now + _PATIENCE_S)
-        if len(self._orders.stops) > 1 or now > self._deadline_s or not self.hub.has_started:
-            self.hub.complaints.add(self._interrupted())
-        else:
-            self.hub.stop(with_checkpoint=True)
-
-    def _interrupted(self) -> Interrupted:
-        when = f"at sample {self.samples}" if self.hub.has_started else "before the start"
-        return Interrupted(f"interrupted {when}; everything up to then has been written")
-
-    def _verdict(self) -> OwnpaceError | None:
-        failed = self.hub.complaints.verdict
-        if failed is not None:
-            return failed
-        if not self.hub.is_done:
-            return self.hub.complaints.best or MachineDied("rank 0 ended before the run did")
-        return self._interrupted() if self._orders.stops else None
-
-    def end(self, error: OwnpaceError | None) -> OwnpaceError | None:
-        """Wait for the thread; `error` is why the node next to it failed."""
-        assert self._thread is not None
-        # The node next to the hub needs no message to tell it what happened.
-        if error is not None:
-            self.hub.complaints.add(error)
-        self._thread.join(_GOODBYE_S)  # it may still be evaluating, or waiting for a better explanation
-        self._closing = True
-        self._thread.join(_GOODBYE_S)
-        return self.error or error
-
-
-@contextmanager
-def signals(orders: Orders) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the run in order, its results kept."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    # Only noted here: a handler runs between any two instructions, and must not touch what it interrupts.
-    def note(number: int, frame: FrameType | None) -> None:
-        orders.stops.append(signal.Signals(number).name)
-        if len(orders.stops) == 1:
-            patience.start()
-
-    def give_up() -> None:
-        late = f"the run did not end within {_PATIENCE_S:g} s after {orders.stops[0]}"
-        orders.alarms.append(MachineDied(f"{late}; giving up"))
-
-    patience = threading.Timer(_PATIENCE_S, give_up)
-    patience.daemon = True
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        patience.cancel()
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from ownpace.core.learning.augmented import TrainingSamples
-from ownpace.core.learning.claims import ENDLESS, Places, left_of
-from ownpace.core.learning.drawn_ahead import DrawnAhead
+from ownpace.core.learning.claims import Places
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, State
 from ownpace.core.learning.plain_state import PlainState
-from ownpace.core.learning.sampling import Sampler, make_sampler
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.generators import generator_states, set_generators
 from ownpace.engines.job import Job
-from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S
@@ -30,23 +26,29 @@ from ownpace.engines.process.node.parameters import FlatParameters
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.task_gradients import TaskGradients
 from ownpace.engines.process.run.connection import Connection
-from ownpace.engines.process.run.life import (
+from ownpace.engines.process.run.exchange import (
     NodeCounts,
-    await_plan,
     await_state,
+    counted,
+    give_state,
+    take_counted,
+    take_kept,
+)
+from ownpace.engines.process.run.life import (
+    await_plan,
+    await_regrouping,
     drive,
     forget_lines,
-    give_state,
+    next_node,
     say_farewell,
 )
 from ownpace.engines.process.run.session import Session
+from ownpace.engines.process.run.worker_data import EVERYTHING, WorkerData
 from ownpace.engines.process.run.worker_parts import NoSamples, at_home, share_parameters
-from ownpace.engines.process.talk.control import Ended, Prepared
+from ownpace.engines.process.talk.control import Ended
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import Plan
 from ownpace.engines.processor import Processor
-
-_EVERYTHING: tuple[Places, ...] = ((0, ENDLESS),)
 
 
 class WorkerLife:
@@ -63,7 +65,7 @@ class WorkerLife:
         self._name = context.address.name
         device = context.like.device
         model.module.train()
-        self._train = TrainingSamples(job.task.train_samples(), job.seed).to(device)
+        self._data = WorkerData(job, connection, device, spans_hosts=session.spans_hosts)
         optimizer = FlatOptimizer(
             model.layout,
             context.address.shard,
@@ -72,22 +74,13 @@ class WorkerLife:
             clip_norm=job.optimizer.clip_norm,
         )
         self._held = FlatParameters(model.initial, optimizer)
-        self._computer = GradientComputer(model, self._train, device, graphs=job.cuda_graphs)
-        self._numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
+        self._computer = GradientComputer(model, self._data.train, device, graphs=job.cuda_graphs)
         machine = job.fleet.workers[index]
         paced = machine.machine.samples_per_s is not None
         self._processor = Processor(machine, index, job.seed) if paced else None
-        self._left: Sequence[Places] = _EVERYTHING
-        self._counters: Counters | None = None
         self._counts = NodeCounts()
-        self._begun_at = self._num_workers = 0
         self._is_new = True
         self._is_running = False
-        self._sampler: Sampler | None = None
-        self._place = 0
-        """Which of the sampler's workers this one is."""
-        self._position: PlainState | None = None
-        """Where a checkpoint says that it is."""
         self._is_apart = False
         """Whether its optimizer's state is its own."""
         self.node = self._worker(context)
@@ -99,13 +92,13 @@ class WorkerLife:
         if self._introduce():
             node.source = TaskGradients(node, self._computer, NoSamples(), self._processor)
             self._warm_up()
-            self._await_regrouping()
-        counters = self._open_counters(node)
-        self._source(node, _EVERYTHING, counters)
+            await_regrouping(node)
+        counters = self._data.open_counters(node, self._look)
+        self._draw(node, EVERYTHING, counters)
         share_parameters(node)
         self._warm_up()
         self._connection.start_together(node, spans_hosts=self._session.spans_hosts)
-        self._start(_EVERYTHING, counters)
+        self._start(EVERYTHING, counters)
 
     def _introduce(self) -> bool:
         """Say what this worker is about to train; returns whether the others do so already."""
@@ -115,65 +108,24 @@ class WorkerLife:
 
     def _warm_up(self) -> None:
         # Before time begins, or what is made on first use would be measured as this worker's pace.
-        self._computer.warm_up(self._held.values, self.node.micro_batch)
+        self._computer.warm_up(self._held.values, min(self.node.micro_batch, self._job.batch_size))
         # After warming up, which draws random numbers, too: dropout is the same whatever was warmed up.
         torch.manual_seed(seed_for(self._job.seed, Purpose.MODEL, self._index))
         # Only from here on: a run whose first generation does not even start has failed.
         self.node.restarts = True
 
-    def _await_regrouping(self) -> None:
-        """The others train: the hub asks them for a border, now that this worker is ready."""
-        self.node.context.reporter.say(Prepared())
-        while True:
-            self.node.inbox.look(TICK_S)
-
     def _worker(self, context: NodeContext, before: ProcessWorker | None = None) -> ProcessWorker:
         job = self._job
-        micro_batch = job.micro_batch or job.batch_size
+        micro_batch = job.algorithm.micro_batch(job.batch_size, job.micro_batch, len(context.roster.workers))
         return ProcessWorker(context, self._held, job.batch_size, micro_batch, before)
 
-    def _source(self, node: ProcessWorker, left: Sequence[Places], counters: Counters) -> None:
+    def _draw(self, node: ProcessWorker, left: Sequence[Places], counters: Counters) -> None:
         """Let a node draw the samples that are left, and compute their gradients."""
-        job = self._job
-        numbers = [self._numbers[worker.name] for worker in node.workers]
-        take = counters.claiming(0, node.rank)
-        sampler = make_sampler(
-            job.sampling,
-            len(self._train),
-            len(numbers),
-            job.seed,
-            take,
-            numbers=numbers,
-            left=left,
-            visits=self._train.visits,
-        )
-        if self._train.loads:
-            sampler = DrawnAhead(sampler, self._train)
-        if self._position is not None:
-            sampler.go_on(node.rank, self._position)
-        elif self._sampler is not None:
-            sampler.go_on(node.rank, self._sampler.position(self._place))
-        self._sampler, self._place, self._position = sampler, node.rank, None
-        node.source = TaskGradients(node, self._computer, sampler, self._processor)
-
-    def _open_counters(self, node: ProcessWorker) -> Counters:
-        rendezvous = self._connection.rendezvous
-        return Counters(
-            self._connection.store_of(node.context.generation),
-            rendezvous.secret,
-            first=node.rank == 0,
-            spans_hosts=self._session.spans_hosts,
-            timeout_s=rendezvous.timeout_s,
-            on_wait=self._look,
-        )
+        node.source = TaskGradients(node, self._computer, self._data.sampler(node, left, counters), self._processor)
 
     def _start(self, left: Sequence[Places], counters: Counters) -> None:
-        """The generation has started, for all of them: from now on its claims count."""
-        counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
-        if self._counters is not None:
-            self._counters.close()
-        self._counters, self._left = counters, left
-        self._begun_at, self._num_workers = self.node.progress.samples, len(self.node.workers)
+        """The generation has started, for all of them."""
+        self._data.start(self.node, left, counters)
         self._is_new, self._is_running = False, True
         self._session.orders.goes_on = self._job.on_failure != "stop"
         begun, self._session.on_begun = self._session.on_begun, _nothing
@@ -183,8 +135,7 @@ class WorkerLife:
     def close(self) -> None:
         """Leave nothing open."""
         self.node.sums.close()
-        if self._counters is not None:
-            self._counters.close()
+        self._data.close()
 
     # ---- in a generation ----
 
@@ -213,16 +164,16 @@ class WorkerLife:
         before.sums.close(abandon=True)
         before.learner.go_back()
         if self._is_running:
-            progress, used = before.progress, before.learner.used
-            self._counts = NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
-            self._is_running = False
+            self._counts, self._is_running = NodeCounts.of_worker(before), False
             self._is_apart = self._is_apart or before.learner.has_stepped_alone
         plan = await_plan(before, self._counts, is_new=self._is_new, checksums=self._checksums())
-        self.node = node = self._next(before, plan)
+        self.node = node = next_node(
+            before, plan, self._session, self._connection, partial(self._worker, before=before), self._look
+        )
         left = self._share(plan)
-        counters = self._open_counters(node)
+        counters = self._data.open_counters(node, self._look)
         try:
-            self._source(node, left, counters)
+            self._draw(node, left, counters)
             for parameters in held_by_servers(node):
                 node.place(parameters)
             if plan.wants_state:
@@ -245,28 +196,7 @@ class WorkerLife:
         self._is_new, self._is_running = True, False
         forget_lines(self.node)
         self._introduce()
-        self.node.restarts = True
-        self._await_regrouping()
-
-    def _next(self, before: ProcessWorker, plan: Plan) -> ProcessWorker:
-        """What this process is in the next generation."""
-        terms, session = self._session.terms, self._session
-        roster = terms.roster(plan.workers)
-        address = roster.by_name[self._name]
-        context = self._connection.context(
-            terms,
-            roster,
-            address,
-            before.context.like,
-            session.orders,
-            is_evaluated=address.index == 0 and not len(roster.servers),
-            generation=plan.generation,
-            on_wait=self._look,
-        )
-        node = self._worker(context, before)
-        node.restarts = True
-        node.progress.budget = math.inf if plan.budget is None else plan.budget
-        return node
+        await_regrouping(self.node)
 
     def _look(self) -> None:
         self.node.inbox.look(0.0)
@@ -280,7 +210,7 @@ class WorkerLife:
         """Give or take what the plan says; returns the places of the data that are left."""
         node, generation = self.node, plan.generation
         if plan.giver == self._name:
-            left = self._left_over(plan)
+            left = self._data.left_over(plan)
             for name in plan.workers:
                 if name != self._name:
                     whole = self._shared() | {"buffers": self._computer.buffer_list()}
@@ -294,34 +224,26 @@ class WorkerLife:
         node.go_on_from(counts.samples, counts.version, counts.ahead)
         return left
 
-    def _left_over(self, plan: Plan) -> list[Places]:
-        if self._job.sampling != "queue" or self._counters is None:
-            return list(self._left)
-        claims = self._counters.claims(0, self._num_workers)
-        return left_of(self._left, claims, plan.used or None, plan.samples - self._begun_at)
-
     def _shared(self) -> dict[str, object]:
         """What is the same on all workers, or was made by all."""
-        counts, reporter = self._counts, self.node.context.reporter
         return {
             "values": self._held.snapshot(),
             "optimizer": self._held.all_states(),
             "kept": dict(self.node.kept),
-            "counts": dataclasses.asdict(counts),
-            "totals": dataclasses.asdict(reporter.totals),
+            **counted(self.node, self._counts),
         }
 
     def _state(self, left: Sequence[Places], plan: Plan) -> PlainState:
         """What a checkpoint needs of this worker."""
         gives = plan.giver == self._name or self._is_apart
-        sampler, processor = self._sampler, self._processor
+        processor = self._processor
         return {
             **(self._shared() if gives else {"counts": dataclasses.asdict(self._counts)}),
             "left": left,
             "buffers": self._computer.buffer_list(),
             "random": generator_states(self.node.context.like.device),
             "processor": {} if processor is None else processor.state(),
-            "position": {} if sampler is None else sampler.position(self._place),
+            "position": self._data.position(),
         }
 
     def _take(self, state: PlainState) -> None:
@@ -330,11 +252,8 @@ class WorkerLife:
         values = cast(Tensor, state["values"]).to(device)
         states = cast("Mapping[str, State]", state["optimizer"])
         self._held.take_all(values, {memory: at_home(each, device) for memory, each in states.items()})
-        kept = cast("Mapping[str, Tensor]", state["kept"])
-        self.node.kept.update({name: tensor.to(device) for name, tensor in kept.items()})
-        self._counts = NodeCounts.of(state["counts"])
-        totals = UpdateTotals(**cast("dict[str, Any]", state["totals"]))
-        self.node.context.reporter.totals = totals
+        take_kept(self.node, state)
+        self._counts = take_counted(self.node, state)
         if self._is_new:
             self._take_own(state)
 
@@ -346,7 +265,7 @@ class WorkerLife:
             set_generators(cast("Sequence[Tensor]", state["random"]), self.node.context.like.device)
         if "processor" in state and self._processor is not None:
             self._processor.go_on(cast(PlainState, state["processor"]))
-        self._position = cast("PlainState | None", state.get("position"))
+        self._data.from_checkpoint = cast("PlainState | None", state.get("position"))
         tally = cast("Sequence[float] | None", state.get("tally"))
         if tally is not None:
             work = self.node.context.reporter.work

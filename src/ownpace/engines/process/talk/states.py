@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.errors import WireError
-from ownpace.core.learning.plain_state import Filling, Outline, PlainState
+from ownpace.core.learning.plain_state import Filling, Outline, PlainState, bytes_of
 from ownpace.engines.process.talk.regrouping import StateOutline, StateTensor
 from ownpace.engines.process.talk.wire import Packet
 
@@ -30,7 +30,7 @@ def packets(state: PlainState, generation: int, most_values: int) -> Iterator[Pa
     for tensor in taken_out.tensors.values():
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if tensor.dtype not in _AS_THEY_ARE:
-            flat = flat.view(torch.uint8)
+            flat = bytes_of(tensor)
         dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
         pieces = flat.split(max(1, most_values)) if len(flat) else [flat]
         for place, piece in enumerate(pieces):

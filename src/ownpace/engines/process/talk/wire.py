@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.values import NO_NOTES, Body, Gradient, Notes, Parameters, Shard, Sources
+from ownpace.core.learning.plain_state import bytes_of
 from ownpace.engines.process.talk.control import Control, from_record, to_record
 
 PIECE = 1 << 20
@@ -332,8 +333,7 @@ def _pieces(values: Tensor) -> list[memoryview]:
     """The bytes of a tensor, without copying them."""
     if not values.numel():
         return []
-    flat = values.detach().cpu().contiguous().view(-1)
-    whole = flat.view(torch.uint8).numpy().data
+    whole = bytes_of(values).numpy().data
     return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
 
 

@@ -94,7 +94,7 @@ class Wrapper(Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for ours, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
             theirs["lr"] = ours["lr"]
-        self.inner.step()
+        self.inner.step(closure=closure)  # as those of others do, by name
 
 
 class Preconditioner:

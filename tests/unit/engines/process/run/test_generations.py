@@ -12,7 +12,8 @@ from ownpace.core.contract.errors import ReplicasDiffer
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.run.generations import Elasticity, Generations
+from ownpace.engines.process.run.elasticity import Elasticity
+from ownpace.engines.process.run.generations import Generations
 from ownpace.engines.process.run.restarts import Restarts
 from ownpace.engines.process.run.run_state import StateCollector
 from ownpace.engines.process.talk.control import Control, Release, Start, Stop, Welcome

@@ -63,8 +63,9 @@ def test_what_does_not_fit_is_refused(control: Control, body: torch.Tensor | Non
 )
 def test_of_a_report_with_a_line_that_is_no_event_nothing_is_taken_in(line):
     written: list[events.Event] = []
-    header: Any = None  # it is not asked for
-    journal = Journal(ROSTER, HubConfig(header, ["weight", "bias"], written.append))
+    header: Any = None  # neither is asked for
+    elasticity: Any = None
+    journal = Journal(ROSTER, HubConfig(header, ["weight", "bias"], written.append, elasticity))
     good = events.to_line(events.Wait(0.0, 1.0, "worker-0", "message"))
     with pytest.raises(WireError, match="an event that is none"):
         journal.take("worker-0", report(events=[good, line]))

@@ -87,10 +87,10 @@ def test_a_rank_that_is_gone_is_named_on_all(three, who):
     waiting = [three.do(rank, begin({})) for rank in range(3) if rank != who]
     # As the system does for a process that dies: its connections end, and nothing more is said.
     gone = three.ranks[who]
-    gone._closing = True
-    gone._thread.join()
-    gone._mailbox.close(now=True)
-    gone._mailbox = None
+    listener, gone._listener = gone._listener, None
+    listener._closing = True
+    listener._thread.join()
+    listener._lines.close(now=True)
     for future in waiting:
         with pytest.raises(MachineDied, match=f"rank {who} is gone: its process ended without a word"):
             future.result(PATIENCE_S)
@@ -117,7 +117,7 @@ def test_a_rank_that_says_what_no_rank_says_is_named(three):
     """Rank 1 has lost count; whoever has no place in the run, or is not rank 0, is not heard at all."""
     waiting = three.do(0, begin({}))
     for control in (Agreed(1), Refuse("no"), GiveUp("diverged", "no")):
-        three.do(2, lambda rank, control=control: rank._send(0, control)).result(PATIENCE_S)
-    three.do(1, lambda rank: rank._send(0, Together(7, "loop", 1, {}))).result(PATIENCE_S)
+        three.do(2, lambda rank, control=control: rank._listener.say(control)).result(PATIENCE_S)
+    three.do(1, lambda rank: rank._listener.say(Together(7, "loop", 1, {}))).result(PATIENCE_S)
     with pytest.raises(WireError, match=r"^rank-1 sent what no node sends: Together\(number=7"):
         waiting.result(PATIENCE_S)

@@ -21,6 +21,7 @@ STATE: PlainState = {
     "mask": torch.tensor([True, False]),
     "small": torch.arange(3, dtype=torch.int8),
     "empty": torch.empty(0, 2),
+    "slice of one": torch.arange(4, dtype=torch.int8)[3::11],
     "twice": [SHARED, SHARED],
     "counts": {"samples": 96, "ahead": 0.5, "used": (1, 2)},
     "nothing": None,

@@ -1,0 +1,166 @@
+"""docs/results/headlines.md out of what was found."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from claims.filling import Kept, mean_s
+from headlines.places import Headline, places
+
+Found = Mapping[Headline, Kept]
+WORDS = Path(__file__).with_name("words")
+"""What people have to say about the numbers, one file for each section."""
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "grouping": ("grouping",),
+    "wp": ("wp",),
+    "od": ("od",),
+    "layered": ("layered",),
+    "abs": ("abs", "abs, small batches"),
+    "resnet": ("resnet, sync", "resnet", "resnet, pace"),
+}
+OURS = {"grouping": "grouping", "layered": "layered", "abs": "abs", "abs, small batches": "abs"}
+
+
+def write(found: Found, folder: Path) -> None:
+    """The page; what was not run is left out, and said to be."""
+    parts = [_words("head"), how_far(found)]
+    for section, papers in SECTIONS.items():
+        chosen = {place: found[place] for place in places() if place.paper in papers and found.get(place)}
+        tables = [wp_table(chosen)] if section == "wp" else [one_table(*each) for each in chosen.items()]
+        lines = [_words(section), *("\n".join(rows) for rows in tables)]
+        if section == "abs":
+            lines += averages(found)
+        parts += lines
+    (folder / "headlines.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+
+
+def how_far(found: Found) -> str:
+    """Whether something is missing."""
+    missing = sum(label not in found.get(place, {}) for place in places() for label in place.labels())
+    total = sum(len(place.labels()) for place in places())
+    if not missing:
+        return ""
+    return textwrap.fill(f"**How far it is.** {total - missing} of {total} searches have been made.", 124)
+
+
+def name_of(place: Headline) -> str:
+    """For people to read."""
+    momentum = f"momentum {place.momentum:g}" if place.momentum else "no momentum"
+    length = f", {place.epochs or 4:g} epochs" if place.model == "resnet" else ""
+    model = {"mlp": "MNIST, MLP", "lenet": "CIFAR-10, LeNet", "resnet": "CIFAR-10, ResNet-18"}[place.model]
+    return f"{place.fleet}; {model}; {momentum}{length}"
+
+
+def one_table(place: Headline, found: Kept) -> list[str]:
+    """Times, or final accuracies."""
+    return final_table(place, found) if place.final else race(place, found)
+
+
+def race(place: Headline, found: Kept) -> list[str]:
+    """Who is how soon there, and how many times later than the paper's algorithm."""
+    ours = OURS[place.paper]
+    mine = mean_s(found[ours]) if ours in found else None
+    rows = []
+    for label, each in sorted(found.items(), key=lambda item: mean_s(item[1]) or float("inf")):
+        mean = mean_s(each)
+        times = [second for second in each["seconds"] if second is not None]
+        over = f"{mean / mine:.2f}" if mean is not None and mine is not None else "–"
+        rows.append((f"`{label}`", f"{each['lr']:g}", spread(times) if mean else "–", over, *_rates(each)))
+    heads = (name_of(place), "lr", "seconds", f"over `{ours}`", "samples/s", "updates/s")
+    return table(heads, rows)
+
+
+def final_table(place: Headline, found: Kept) -> list[str]:
+    """How good each gets, and in what time."""
+    rows = []
+    for label, each in found.items():
+        accuracy = spread([100 * final for final in each["finals"]], digits=2) + " %"
+        rows.append((f"`{label}`", f"{each['lr']:g}", accuracy, f"{each['seconds']:.3g}", *_rates(each)))
+    return table((name_of(place), "lr", "final accuracy", "seconds", "samples/s", "updates/s"), rows)
+
+
+def wp_table(found: Found) -> list[str]:
+    """Objectives of each rule."""
+    rules = ("exp", "equal", "count", "optimal")
+    rows = []
+    for place, kept in found.items():
+        values = {rule: kept[rule]["objectives"] for rule in rules if rule in kept}
+        cells = [_objective(values.get(rule)) for rule in rules]
+        lower = {rule: _pairs(values, rule) for rule in ("exp", "count")}
+        rows.append((place.fleet.removeprefix("T = "), *cells, lower["exp"], lower["count"]))
+    heads = (
+        "T",
+        "`exp`",
+        "`equal` (SimuParallel)",
+        "`count`",
+        "`optimal`",
+        "`exp` below `equal`",
+        "`count` below `exp`",
+    )
+    return table(heads, rows)
+
+
+def _objective(values: Sequence[float] | None) -> str:
+    return "" if not values else f"{statistics.mean(values):.5f} ± {statistics.stdev(values):.5f}"
+
+
+def _pairs(values: Mapping[str, Sequence[float]], rule: str) -> str:
+    """Of how many seeds: both runs of a seed take the same samples, so that their difference says more than means."""
+    other = {"exp": "equal", "count": "exp"}[rule]
+    if rule not in values or other not in values:
+        return ""
+    pairs = list(zip(values[rule], values[other], strict=True))
+    return f"{sum(a < b for a, b in pairs)} of {len(pairs)} seeds"
+
+
+def averages(found: Found) -> list[str]:
+    """ABS-SGD's lead over the best of the paper's rivals, on average over the three clusters."""
+    lines = []
+    kinds = {(p.paper, p.task, p.momentum): None for p in places() if p.paper in SECTIONS["abs"]}
+    for paper, task, momentum in kinds:
+        rivals = ("sync", "async", "stale") if paper == "abs" else ("sync", "async", "sync-8", "async-8", "stale-8")
+        chosen = [p for p in places() if (p.paper, p.task, p.momentum) == (paper, task, momentum)]
+        leads = [lead(found.get(place, {}), "abs", rivals) for place in chosen]
+        known = [each for each in leads if each is not None]
+        if len(known) == len(chosen):
+            each = ", ".join(f"{value:.2f}" for value in known)
+            what = f"`abs` over the best of {', '.join(rivals)}; {task}, momentum {momentum:g}"
+            lines.append(textwrap.fill(f"**{what}: {each}; on average {statistics.mean(known):.2f}.**", 124))
+    return lines
+
+
+def lead(found: Kept, ours: str, rivals: Sequence[str]) -> float | None:
+    """How many times sooner ours is there than the best of these; 0 if never, None if somebody is not known."""
+    if not {ours, *rivals} <= set(found):
+        return None
+    mine, times = mean_s(found[ours]), [t for rival in rivals if (t := mean_s(found[rival])) is not None]
+    if mine is None:
+        return 0.0
+    return min(times) / mine if times else None
+
+
+def spread(values: Sequence[float], digits: int | None = None) -> str:
+    """The mean, and the standard deviation over seeds where there are several."""
+    mean = statistics.mean(values)
+    text = f"{mean:.3g}" if digits is None else f"{mean:.{digits}f}"
+    if len(values) < 2:
+        return f"{text} (one seed)"
+    return f"{text} ± {statistics.stdev(values):.2g}"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """As Markdown."""
+    return [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _rates(found: Mapping[str, Any]) -> tuple[str, str]:
+    return f"{found['samples_per_s']:,.0f}", f"{found['updates_per_s']:.1f}"
+
+
+def _words(name: str) -> str:
+    path = WORDS / f"{name}.md"
+    return path.read_text(encoding="utf-8").rstrip() if path.exists() else ""

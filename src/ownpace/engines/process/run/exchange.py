@@ -1,0 +1,77 @@
+"""What nodes give to each other, and to the hub, between two generations: how far they are, and what they hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor
+
+from ownpace.core.learning.plain_state import PlainState
+from ownpace.engines.ledger import UpdateTotals
+from ownpace.engines.process.node.nodes import ProcessNode, ProcessWorker
+from ownpace.engines.process.talk.regrouping import Standing, StateOutline, StateTensor
+from ownpace.engines.process.talk.states import StateAssembly, packets
+
+
+@dataclass
+class NodeCounts:
+    """How far a node's parameters are."""
+
+    version: int = 0
+    samples: int = 0
+    ahead: float = 0.0
+    used: tuple[int, ...] = ()
+    """Of each worker of the latest generation: how many samples that it took are used up; empty: not known."""
+
+    @classmethod
+    def of_worker(cls, worker: ProcessWorker) -> NodeCounts:
+        """Those of a worker, as it is now."""
+        progress, used = worker.progress, worker.learner.used
+        return cls(progress.version, progress.samples, progress.ahead, tuple(used or ()))
+
+    def standing(self, generation: int, *, is_new: bool, checksums: list[int], stage: int) -> Standing:
+        """The same for the hub."""
+        return Standing(generation, is_new, self.version, self.samples, self.ahead, list(self.used), checksums, stage)
+
+
+def counted(node: ProcessNode, counts: NodeCounts) -> dict[str, object]:
+    """How far a node is, and what was counted up to there, as a part of its state."""
+    return {"counts": dataclasses.asdict(counts), "totals": dataclasses.asdict(node.context.reporter.totals)}
+
+
+def take_counted(node: ProcessNode, state: PlainState) -> NodeCounts:
+    """Count on from what a state has; returns how far it is."""
+    node.context.reporter.totals = UpdateTotals(**cast("dict[str, Any]", state["totals"]))
+    counts = cast("dict[str, Any]", state["counts"])
+    return NodeCounts(counts["version"], counts["samples"], counts["ahead"], tuple(counts["used"]))
+
+
+def take_kept(worker: ProcessWorker, state: PlainState) -> None:
+    """Go on with what the algorithm keeps, as a state has it."""
+    device = worker.context.like.device
+    kept = cast("Mapping[str, Tensor]", state["kept"])
+    worker.kept.update({name: tensor.to(device) for name, tensor in kept.items()})
+
+
+def await_state(node: ProcessNode, generation: int) -> PlainState:
+    """Wait for what the giver gives in this generation; what is left of an earlier attempt is passed over."""
+    assembly: StateAssembly | None = None
+    while True:
+        control, body = node.inbox.wait_for(StateOutline, StateTensor)
+        state: PlainState | None = None
+        if isinstance(control, StateOutline):
+            assembly = StateAssembly() if control.generation == generation else None
+            state = None if assembly is None else assembly.begin(control)
+        elif assembly is not None and isinstance(control, StateTensor):
+            state = assembly.take(control, body)
+        if state is not None:
+            return state
+
+
+def give_state(node: ProcessNode, to: str, state: PlainState, generation: int) -> None:
+    """Send a state to another node, or to the hub."""
+    for packet in packets(state, generation, node.context.layout.size):
+        node.context.mailbox.send(to, packet)

@@ -1,0 +1,43 @@
+"""Ctrl-C and SIGTERM: noted, so that a run ends in order, and what if it does not."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from ownpace.core.contract.errors import MachineDied
+from ownpace.engines.process.node.context import Orders
+
+PATIENCE_S = 15.0
+"""How long a run may take to end after Ctrl-C; torchrun kills what still runs after 30 s."""
+
+
+@contextmanager
+def signals(orders: Orders) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the run in order, its results kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    # Only noted here: a handler runs between any two instructions, and must not touch what it interrupts.
+    def note(number: int, frame: FrameType | None) -> None:
+        orders.stops.append(signal.Signals(number).name)
+        if len(orders.stops) == 1:
+            patience.start()
+
+    def give_up() -> None:
+        late = f"the run did not end within {PATIENCE_S:g} s after {orders.stops[0]}"
+        orders.alarms.append(MachineDied(f"{late}; giving up"))
+
+    patience = threading.Timer(PATIENCE_S, give_up)
+    patience.daemon = True
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        patience.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
