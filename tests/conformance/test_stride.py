@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conformance.plain import Setting, assert_same, engine, updates
 from tests.conformance.plain.strategies import late_settings
-from tests.conformance.plain.stride import strides
+from tests.conformance.plain.stride import anchored, decoupled, strides
 
 from ownpace import make_algorithm
 from ownpace.core.contract.errors import InputError
@@ -39,6 +39,25 @@ def test_progress_is_summed_while_the_next_is_made(
     settings_ = {"steps": steps, "max_steps": most, "warmup": warmup, "batch": "fixed", "smoothing": 1.0, **outer}
     outcome, events = engine(setting, "stride", settings_, sampling="shards")
     assert_same(outcome, events, strides(setting, least, most=most, warmup=warmup, **outer))
+
+
+@settings(max_examples=30)
+@given(late_settings, st.integers(1, 6))
+def test_cocod_adds_the_progress_since_to_the_mean_of_the_last_models(setting: Setting, steps: int) -> None:
+    setting = replace(setting, micro_batch=None)
+    outcome, events = engine(setting, "cocod", steps=steps, smoothing=1.0, sampling="shards")
+    assert_same(outcome, events, decoupled(setting, steps))
+
+
+@settings(max_examples=30)
+@given(late_settings, st.integers(1, 6), st.sampled_from([0.3, 0.6, 1.0]), st.sampled_from([0.0, 0.7]))
+def test_overlap_local_pulls_models_back_to_an_anchor(
+    setting: Setting, steps: int, pullback: float, momentum: float
+) -> None:
+    setting = replace(setting, micro_batch=None)
+    parameters = {"steps": steps, "pullback": pullback, "anchor_momentum": momentum}
+    outcome, events = engine(setting, "overlap-local", parameters, sampling="shards")
+    assert_same(outcome, events, anchored(setting, steps, pullback, momentum))
 
 
 class Accountant:

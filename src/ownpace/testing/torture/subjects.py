@@ -64,6 +64,8 @@ def described(algorithm: Algorithm, name: str) -> TortureSubject:
     total_weight: float | None = 1.0
     if "outer_lr" in settings:
         total_weight = settings["outer_lr"] if not settings["outer_momentum"] else None
+    if name == "overlap-local":
+        total_weight = None
     return TortureSubject(
         algorithm=algorithm,
         name=name,
@@ -77,7 +79,7 @@ def described(algorithm: Algorithm, name: str) -> TortureSubject:
     )
 
 
-_GO_ON = ("stride",)
+_GO_ON = ("stride", "cocod", "overlap-local")
 _AVERAGES = ("local", "diloco", "wp", "simuparallel", *_GO_ON)
 _MOST_STALE = {
     **dict.fromkeys(("sync", "balanced", "layered", "backup", "local", "diloco", "wp", "simuparallel"), 0),
@@ -191,6 +193,12 @@ _PARAMETERS: dict[str, Draw] = {
         "smoothing": draws.one_of(0.3, 1.0),
     },
     "stride": _stride,
+    "cocod": lambda draws, _: {"steps": draws.number(1, 5), "smoothing": draws.one_of(0.3, 1.0)},
+    "overlap-local": lambda draws, _: {
+        "steps": draws.number(1, 5),
+        "pullback": draws.one_of(0.3, 0.6, 1.0),
+        "anchor_momentum": draws.one_of(0.0, 0.7),
+    },
     "wp": _wp,
     "simuparallel": _simuparallel,
 }
