@@ -61,7 +61,7 @@ class Racer:
         ]
 
 
-RACERS: Mapping[str, Racer] = {
+RACERS: dict[str, Racer] = {
     "stride": Racer("stride", LOCAL_RATES, batch_sizes=(16, 32)),
     "stride, outer momentum 0.3": Racer("stride", LOCAL_RATES, {"outer_lr": 0.85, "outer_momentum": 0.3}, (16, 32)),
     "wp": Racer("wp", LOCAL_RATES, batch_sizes=(16, 32)),
@@ -74,6 +74,22 @@ RACERS: Mapping[str, Racer] = {
     "acco": Racer("acco", SUM_RATES, micro_batch=8),
     "balanced": Racer("balanced", SUM_RATES, batch_sizes=(16, 32)),
 }
+RACERS_OF_OTHERS: Mapping[str, Racer] = {
+    "cocod": Racer("cocod", LOCAL_RATES, batch_sizes=(16, 32)),
+    "cocod, 32 steps": Racer("cocod", LOCAL_RATES, {"steps": 32}),
+    "overlap-local": Racer("overlap-local", LOCAL_RATES, batch_sizes=(16, 32)),
+    "overlap-local, 32 steps": Racer("overlap-local", LOCAL_RATES, {"steps": 32}),
+}
+RACERS |= RACERS_OF_OTHERS
+TRANSFER_RATES = (0.0125, 0.025, 0.05, 0.1, 0.2)
+TRANSFER: Mapping[str, tuple[str, str, int]] = {
+    "`sync`, four alike": ("sync", "uniform", 128),
+    "`stride`, four alike": ("stride", "uniform", 128),
+    "`stride`, `mild`": ("stride", "mild", 96),
+    "`stride`, `wan`": ("stride", "wan", 64),
+    "`stride`, `steep`": ("stride", "steep", 60),
+}
+"""Algorithm, fleet, and the samples of one step of all workers: batch size · Σ v / v_max."""
 ALONE = ("wp", "local", "diloco")
 """Whom `stride` is to beat where communication dominates."""
 
@@ -87,11 +103,31 @@ def main() -> None:
     options = parser.parse_args()
     runner = Runner(options.processes, "cpu", HERE / "runs" / "stride.jsonl")
     seeds, racers = range(options.seeds), options.racers.split(";")
-    fleets = options.fleets.split(",")
+    fleets = [fleet for fleet in options.fleets.split(",") if fleet]
     for fleet in fleets:
         configs = [each for name in racers for each in RACERS[name].configs(fleet)]
         runner.run([run for config in configs for run in with_seeds(config, seeds)], fleet)
+    runner.run([run for row in TRANSFER for config in transfer(row) for run in with_seeds(config, seeds)], "rates")
     print_page(runner, racers, fleets, seeds)
+    print_transfer(runner, seeds)
+
+
+def transfer(row: str) -> list[Config]:
+    """Runs at each rate."""
+    algorithm, fleet, _ = TRANSFER[row]
+    base = replace(BASE, algorithm=algorithm, fleet=fleet, samples=72_000, batch_size=32)
+    return [replace(base, lr=lr) for lr in TRANSFER_RATES]
+
+
+def print_transfer(runner: Runner, seeds: Sequence[int]) -> None:
+    """Which learning rate goes with which fleet."""
+    print("## Which learning rate\n\nFinal accuracy after 72,000 samples, batches of 32:\n")
+    print(f"| | samples of a step of all | {' | '.join(f'lr {lr:g}' for lr in TRANSFER_RATES)} |")
+    print(f"|---|---|{'---|' * len(TRANSFER_RATES)}")
+    for row, (_, _, samples) in TRANSFER.items():
+        ends = [statistics.mean(runner.of(run).final(3) for run in with_seeds(each, seeds)) for each in transfer(row)]
+        cells = [f"**{end:.1%}**" if end == max(ends) else f"{end:.1%}" for end in ends]
+        print(f"| {row} | {samples} | {' | '.join(cells)} |")
 
 
 def print_page(runner: Runner, racers: Sequence[str], fleets: Sequence[str], seeds: Sequence[int]) -> None:
@@ -134,6 +170,7 @@ def reached_s(outcome: Outcome, level: float) -> float | None:
     """Seconds until the mean of some evaluations was at the level; between two of them, on a straight line."""
     points = [(t, score) for t, _, score, _ in outcome.curve if t is not None and score is not None]
     before_s, before = 0.0, 0.0
+    t: float
     for end in range(1, len(points) + 1):
         mean = statistics.mean(score for _, score in points[max(0, end - SMOOTH) : end])
         t = points[end - 1][0]
