@@ -196,6 +196,11 @@ class Generations:
         return self._ended >= set(self._workers())
 
     @property
+    def awaited(self) -> list[str]:
+        """The workers that others wait for: those have ended this generation, these have not."""
+        return [name for name in self._workers() if name not in self._ended] if self._ended else []
+
+    @property
     def is_through(self) -> bool:
         """Whether the algorithm has done all it wanted to: begun anew, it would do it again."""
         return self._through >= set(self._workers())
