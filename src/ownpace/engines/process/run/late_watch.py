@@ -26,7 +26,7 @@ class LateWatch:
         elif self._now() > self._due_s:
             self._due_s = math.inf
             return (
-                f"the others have been waiting for {', '.join(awaited)} for {_PATIENCE_S:g} s, at a border (for a "
-                "checkpoint, or to let a worker in); they go on when it comes, or is found to be gone"
+                f"the others have been waiting for {', '.join(awaited)} for {_PATIENCE_S:g} s, at a border (a "
+                "checkpoint, a worker that joins, the end); they go on when it comes, or is found to be gone"
             )
         return None

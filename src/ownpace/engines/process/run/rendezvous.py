@@ -215,17 +215,22 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Seal
     run, mine = os.environ.get("TORCHELASTIC_RUN_ID", ""), new_mark()
     meeting = f"ownpace/{run}/{_joins}"
     with offered(settings, environment.rank, mine) as secret:
-        mark = agree_on_mark(PrefixStore(meeting, base), *place, mine, timeout_s)
+        ours = not _agent_has_store()
+        mark = agree_on_mark(PrefixStore(meeting, base), *place, mine, timeout_s, lives_as_long_as_rank_0=ours)
         prefix = f"{meeting}/{mark}"
         store = PrefixStore(prefix, base)
         secret = agree_on_key(store, settings, place, mark, secret, timeout_s)
     return SealedStore(store, secret), Rendezvous(master, port, prefix, secret, host, "gloo", timeout_s)
 
 
+def _agent_has_store() -> bool:
+    """Under torchrun its agent usually hosts the store; started in another way, rank 0 has to."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def _open_base(environment: Environment, master: str, port: int, timeout_s: float) -> Store:
     """Torch's own rendezvous: a store that all ranks can reach, and perhaps others."""
-    # Under torchrun its agent usually hosts the store; started in another way, rank 0 has to.
-    hosts_store = environment.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    hosts_store = environment.rank == 0 and not _agent_has_store()
     if not hosts_store:
         _await_master(master, port, timeout_s)
     # Before the attempt, which would take the port itself.
