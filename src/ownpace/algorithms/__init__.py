@@ -19,6 +19,7 @@ from ownpace.algorithms.pace import PaceSgd
 from ownpace.algorithms.pipe import PipeSgd
 from ownpace.algorithms.stale import StaleSgd
 from ownpace.algorithms.staleness_aware import StalenessAwareSgd
+from ownpace.algorithms.stride import StrideSgd
 from ownpace.algorithms.sync import SyncSgd
 from ownpace.algorithms.wp import SimuParallelSgd, WpSgd
 from ownpace.core.contract.algorithm import Algorithm
@@ -27,6 +28,7 @@ from ownpace.core.settings import build
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "pace": PaceSgd,
+    "stride": StrideSgd,
     "sync": SyncSgd,
     "balanced": BalancedSgd,
     "abs": AbsSgd,

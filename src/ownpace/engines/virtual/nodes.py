@@ -308,6 +308,12 @@ class VirtualWorker(VirtualLearner, VirtualNode):
             arriving = ArrivingGradient(self, samples, ready, indices, plus)
             self.arriving.wait(arriving)
             return arriving
+        if at is None and self.layers_due:
+            due, self.layers_due = self.layers_due, ()
+            indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
+            arriving = ArrivingGradient(self, samples, ready, indices, plus)
+            arriving.begin_with(due)
+            return arriving
         start, end = self.processor.compute(ready, samples)
         if simulation.real:
             # Drawn and computed when it is asked for, though it is done later: parameters may have moved on by then.
@@ -331,6 +337,18 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         computed.worker = self
         self._clock.at(end, computed)
         return computed
+
+    async def step_by_layer(
+        self, total: Pending[Gradient], *, lr_scale: float = 1.0, advance: float | None = None
+    ) -> Gradient:
+        part = total if isinstance(total, CollectivePart) else None
+        if part is not None:
+            part.by_layer = self.simulation.steps_by_layer
+        gradient = await total
+        self.step(gradient, lr_scale=lr_scale, advance=advance)
+        if part is not None:
+            self.layers_due = part.arrivals
+        return self.simulation.said(gradient)
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         super().local_step(gradient, lr_scale=lr_scale)
