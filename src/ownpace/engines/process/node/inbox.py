@@ -36,7 +36,8 @@ from ownpace.engines.process.talk.control import (
 )
 from ownpace.engines.process.talk.links import PrescribedLink
 from ownpace.engines.process.talk.regrouping import DeclaredDead, Plan, Regroup
-from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
+from ownpace.engines.process.talk.wire import Packet, blamed, unpack_from
+from ownpace.engines.process.talk.wire_header import Limits
 from ownpace.engines.progress import Progress
 
 C = TypeVar("C", bound=Control)

@@ -49,7 +49,8 @@ from ownpace.engines.process.talk.control import (
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.regrouping import Lost, Plan, Standing, StateOutline, StateTensor
-from ownpace.engines.process.talk.wire import Limits, blamed, unpack_from
+from ownpace.engines.process.talk.wire import blamed, unpack_from
+from ownpace.engines.process.talk.wire_header import Limits
 from ownpace.engines.roster import Roster
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from ownpace.engines.process.run.sharing import (
     shared_counter,
     take_from_servers,
 )
-from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import WatchedStore
 from ownpace.engines.progress import Progress

@@ -20,7 +20,8 @@ from ownpace.engines.process.run.rank_listener import TICK_S, RankListener
 from ownpace.engines.process.run.rank_place import RankPlace
 from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, silence_s
 from ownpace.engines.process.run.roll import JOIN, LEAVE, LOOP
-from ownpace.engines.process.talk.control import Failed, Rejoin
+from ownpace.engines.process.talk.control import Failed
+from ownpace.engines.process.talk.rank_control import Rejoin
 from ownpace.engines.process.talk.sealed_store import SealedStore
 
 _EXPLAIN_S = 5.0

@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, TCPStore
 from ownpace.core.contract.errors import InputError, MachineDied
 from ownpace.engines.process.run.incarnation import agree_on_mark, incomplete, new_mark
 from ownpace.engines.process.run.key_exchange import KeySettings, agree_on_key, offered
-from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import KeyValues, read_when_set
 
