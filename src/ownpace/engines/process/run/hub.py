@@ -179,7 +179,7 @@ class Hub:
         generations = self._generations
         if generations.worker_ended(name, is_through=ended.is_through):
             is_over = self._told_to_stop or self._parts.config.is_spent(ended.samples, generations.now_s)
-            if is_over or generations.is_through:
+            if is_over or generations.members.is_through:
                 generations.release()
             else:
                 generations.next()

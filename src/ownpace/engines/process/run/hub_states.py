@@ -47,7 +47,7 @@ class HubStates:
     def look(self) -> None:
         """Ask for a border when a checkpoint is due by the clock, and say who keeps the others waiting there."""
         generations = self._parts.generations
-        line = self._late.look(generations.awaited)
+        line = self._late.look(generations.members.awaited)
         if line is not None:
             log.warning("%s", line)
         if not self._makes_checkpoints or self._by_samples or generations.wants_state:

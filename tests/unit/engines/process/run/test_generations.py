@@ -38,7 +38,7 @@ class Led:
             self.restarts,
             StateCollector(),
         )
-        for name in sorted(self.generations.members):
+        for name in sorted(self.generations.members.there):
             self.generations.take_prepared(name, 0, [])
 
     def _tell(self, control: Control, names: Iterable[str]) -> None:
@@ -153,7 +153,7 @@ def test_who_keeps_the_others_waiting_at_a_border_is_said_once():
 
     def looked(at_s: float) -> str:
         now[0] = at_s
-        return watch.look(led.generations.awaited) or ""
+        return watch.look(led.generations.members.awaited) or ""
 
     assert looked(9.0) == ""  # all are at work
     led.generations.worker_ended("a", is_through=False)
@@ -164,7 +164,7 @@ def test_who_keeps_the_others_waiting_at_a_border_is_said_once():
     led.generations.worker_ended("c", is_through=False)
     assert looked(100.0) == ""
     led.generations.next()
-    assert led.generations.awaited == []
+    assert led.generations.members.awaited == []
 
 
 def test_at_the_end_all_are_released_and_who_dies_then_is_not_missed():
