@@ -3,6 +3,7 @@
 start                  the engine's entry: launcher, or one of torchrun's ranks
 launch, torchrun       the two ways; opening and joining are the third: `ownpace.join`
 session                what they share: connection, children, hub, signals (interrupts), closed in the opposite order
+environment            what torchrun and the user say by variables
 rendezvous             where processes find each other; incarnation: which start of the run this is; key_exchange
 connection             one node's store, mailbox and clock, and its first words
 supervisor             children: starting them, noticing their death, leaving none behind; preloaded, restarts
