@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ownpace.engines.process.run.roll import LEAVE, LOOP, Roll, ordinal
-from ownpace.engines.process.talk.control import Agreed, Refuse, Together
+from ownpace.engines.process.talk.control import Refuse
+from ownpace.engines.process.talk.rank_control import Agreed, Together
 
 EVERY = "every rank must run the same loops"
 OVER = "loop over fleet.batches"
