@@ -76,7 +76,6 @@ ENTRANTS: Mapping[str, Entrant] = {
     "wp": Entrant("wp", {}, 0.06),
     "local": Entrant("local", {}, 0.06, 0.0),
     "diloco": Entrant("diloco", {}, 0.03),
-    "stride": Entrant("stride", {}, 0.12, 0.0),
     "acco": Entrant("acco", {}, 0.12, micro_batch=8),
     "abs": Entrant("abs", {}, 0.03, 0.0, micro_batch=8),
     "sync": Entrant("sync", {}, 0.12),
