@@ -38,7 +38,8 @@ def rows_of(data: Data) -> Rows | None:
         return None
     whole, indices = data.dataset, None
     if type(whole) is Subset:
-        whole, indices = whole.dataset, torch.tensor([*whole.indices], dtype=torch.int64)
+        indices = torch.tensor([*whole.indices], dtype=torch.int64)
+        whole = whole.dataset
     if type(whole) is TensorDataset or (type(whole) is Tensor and whole.layout is torch.strided):
         return Rows(whole, indices)
     return None
