@@ -57,7 +57,7 @@ def test_trains_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
 
 
 def check_like_a_plain_loop(seen: list[Any]) -> None:
-    for name, clip_sum in (("sync", None), ("clipped", 0.5)):
+    for name, clip_sum in (("sync", None), ("clipped", 0.5), ("scaled", 0.5)):
         expected = on_one_machine(SIZE, updates_of_sync(seen, name), sgd, clip_sum=clip_sum)
         close(torch.tensor(seen[0][name]["weights"]), expected)
     # With the optimizer's state of the checkpoint.

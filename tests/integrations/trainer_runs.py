@@ -82,6 +82,7 @@ def train(
     slow_s: float = 0.0,
     stops: bool = False,
     resume: bool | str = False,
+    scales: bool = False,
     **arguments: Any,
 ) -> dict[str, Any]:
     """What this rank saw of two epochs, or as many as are given."""
@@ -101,6 +102,8 @@ def train(
         callbacks=[notes],
         algorithm=algorithm,
     )
+    if scales:  # as fp16=True does it on a GPU; on a CPU, Accelerate ignores that
+        trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     trainer.train(resume_from_checkpoint=resume)
     assert trainer.summary is not None
     return {
@@ -142,6 +145,7 @@ def runs(folder: Path) -> dict[str, Any]:
     seen = {
         "sync": train("sync", folder / "sync"),
         "clipped": train("sync", folder / "clipped", max_grad_norm=0.5),
+        "scaled": train("sync", folder / "scaled", scales=True, max_grad_norm=0.5),
         "accumulated": train("sync", folder / "accumulated", gradient_accumulation_steps=2),
         "pace": train("pace", folder / "pace", slow_s=0.01 if RANK else 0.0, **best, **linear),
         "bfloat16": train("pace", folder / "bfloat16", bf16=True, num_train_epochs=1),

@@ -201,10 +201,11 @@ class Worker(Learner, Protocol):
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         """Commit one optimizer step to my own parameters alone. It is not an update of the global ones."""
 
-    def commit(self, values: Tensor, work: Gradient) -> None:
+    def commit(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
         """Make `values` the global parameters: one update, of the samples of `work`. My optimizer keeps its state.
 
-        Every worker commits the same values. That is how local steps end in an update.
+        Every worker commits the same values. That is how local steps end in an update. With `ahead`, I go on from there
+        instead: local steps whose sum is still to come have led me away from what all have.
         """
 
     def take_data_range(self, start: float, stop: float) -> None:

@@ -121,7 +121,7 @@ class VirtualLearner:
             self._move(gradient, lr_scale, 0)
             self._snapshot = None
 
-    def commit(self, values: Tensor, work: Gradient) -> None:
+    def commit(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
         if not work.samples:
             return
         if self.arriving is not None or self.layers_due:
@@ -131,6 +131,13 @@ class VirtualLearner:
             self._replica = (self._replica or Replica(self._values)).at(values)
             self._values = values
         self._made_update(work, None)
+        # Only now: who evaluates this update is to see the global parameters.
+        if self.simulation.real and ahead is not None:
+            assert self._replica is not None
+            self._before = self._replica.kept()
+            self._replica = self._replica.at(ahead)
+            self._values = ahead
+            self._snapshot = None
 
     def _lr_factor(self, scale: float) -> float:
         return self.simulation.job.lr_factor(self.progress.scheduled) * scale

@@ -200,14 +200,20 @@ class LearnerState:
         """Those agreed on for a sum, so that its members stay together; for this worker's own gradient, its own."""
         return self._agreed if gradient.contributions else ()
 
-    def commit(self, values: Tensor, work: Gradient) -> None:
-        """Make an update whose result is known."""
+    def commit(self, values: Tensor, work: Gradient, ahead: Tensor | None) -> None:
+        """Make an update whose result is known; with `ahead`, go on from there."""
         if work.samples:
             begun_s = self._context.clock.now()
             self._maybe_close_totals()
             self._away_from = None
             self.held.overwrite(values)
-            self._made_update(work, None)
+            # What is shown and checked of this update are the values that all have, so only then the way ahead.
+            own = self._context.address.index
+            left = 0 if ahead is None else max(0, self._local_samples - work.contributions[own].samples)
+            self._made_update(work, None, left)
+            if ahead is not None:
+                self._away_from = values
+                self.held.overwrite(ahead)
             self.on_stepped(begun_s)
 
     def place(self, parameters: Parameters) -> None:
@@ -227,7 +233,7 @@ class LearnerState:
         if self._marks.passed(self._progress.samples):
             self.show(final=False)
 
-    def _made_update(self, gradient: Gradient, advance: float | None) -> None:
+    def _made_update(self, gradient: Gradient, advance: float | None, local_samples: int = 0) -> None:
         progress, reporter, now = self._progress, self._context.reporter, self._context.clock.now()
         self._use(gradient)
         staleness = progress.made_update(gradient, advance)
@@ -240,8 +246,8 @@ class LearnerState:
         if self._marks.passed(progress.samples):
             self.show(final=False)
         # Before the coroutine goes on: the next sum carries the settings that the schedule has arrived at by then.
-        self._local_samples = 0
-        self.on_progress(0)
+        self._local_samples = local_samples
+        self.on_progress(local_samples)
         self._watch.made_update(progress.version, self.held.values)
         reporter.maybe_report(now)
 

@@ -352,10 +352,10 @@ class ProcessWorker(ProcessNode):
         self._settle()
         self.learner.local_step(gradient, lr_scale)
 
-    def commit(self, values: Tensor, work: Gradient) -> None:
+    def commit(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
         self.finish_asked()
         self._settle()
-        self.learner.commit(values, work)
+        self.learner.commit(values, work, ahead)
 
     def take_data_range(self, start: float, stop: float) -> None:
         self.source.take_data_range(start, stop)
