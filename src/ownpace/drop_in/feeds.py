@@ -18,6 +18,7 @@ from ownpace.drop_in.data import Data, Kind, name_of
 from ownpace.drop_in.digest import as_it_is
 from ownpace.drop_in.random_states import seeded
 from ownpace.drop_in.replayed import Replayed
+from ownpace.drop_in.rows import rows_of
 from ownpace.engines.process.node.batch_source import BatchSource
 
 
@@ -68,7 +69,10 @@ class MapFeed:
         # Not the global one: ranks are often seeded alike, and their workers would all augment alike.
         self._generator = torch.Generator()
         options = {"generator": self._generator, **data.loader}
-        self._loader = make_loader(data.dataset, batch_sampler=self._relay, **options)
+        rows = rows_of(data)
+        if rows is not None:
+            options["collate_fn"] = as_it_is
+        self._loader = make_loader(data.dataset if rows is None else rows, batch_sampler=self._relay, **options)
 
     def order(self, number: int) -> Order:
         data, (rank, num_workers, seed) = self._data, self._member

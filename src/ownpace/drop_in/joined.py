@@ -137,4 +137,5 @@ class Joined(ResumableFleet):
         """
         order = sampling, shuffle, sampler, drop_last, sharded
         asked = Asked(batch_size, micro_batch, epochs, updates, samples, *order, loader)
-        return Batches(Loops(self._run, lambda: self._wrapped, self._progress, self._digests), read_data(data, asked))
+        known = self._progress, self._digests, self._taken_early
+        return Batches(Loops(self._run, lambda: self._wrapped, *known), read_data(data, asked))
