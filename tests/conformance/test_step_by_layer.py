@@ -129,3 +129,15 @@ def test_samples_count_once_where_a_machine_dies_between_two_layers():
         totals = {event.version: event.total_samples for event in made}
         sizes = {event.version: event.samples for event in made}
         assert totals[max(totals)] == sum(sizes.values())
+
+
+def test_small_vectors_are_summed_in_one_hop():
+    """Three hops there and three back around a ring of four; at once, one, with twice the bytes."""
+    made = []
+    for direct_bytes in (0, 40):
+        network = Network(bandwidth_bytes_per_s=40e3, latency_s=0.01, direct_bytes=direct_bytes)
+        machines = Machine(samples_per_s=100, count=4)
+        _, events = simulate(make_algorithm("sync"), Fleet(machine=(machines,), network=network), samples=96)
+        made.append(times(events))
+    assert made[0] == pytest.approx([n * (0.08 + 0.0015 + 0.06) for n in (1, 2, 3)])
+    assert made[1] == pytest.approx([n * (0.08 + 0.003 + 0.01) for n in (1, 2, 3)])

@@ -59,6 +59,34 @@ def refusal(how: str) -> str:
     return ""
 
 
+def clamped(algorithm: str, *, by_hook: bool) -> str:
+    """A loop that bounds its weights after every step, or in a hook that every update calls: how it ends."""
+    torch.manual_seed(1)
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def clamp(*_: object) -> None:
+        for parameter in net.parameters():
+            parameter.data.clamp_(-0.05, 0.05)
+
+    if by_hook:
+        optimizer.register_step_post_hook(clamp)
+    try:
+        with ownpace.join(algorithm, quiet=True) as fleet:
+            fleet.wrap(net, optimizer)
+            for (x,) in fleet.batches(SHIFTED, 4, epochs=2):
+                optimizer.zero_grad()
+                net(x).square().mean().backward()
+                optimizer.step()
+                if not by_hook:
+                    clamp()
+    except ownpace.OwnpaceError as error:
+        return str(error)
+    assert fleet.summary is not None
+    assert fleet.summary.replicas_identical is not False
+    return f"at most {float(flat(net).abs().max()):.2f}"
+
+
 def generator_seen_by_others() -> list[float]:
     """Only rank 1 steps the generator; what is it on this rank, batch by batch?"""
     torch.manual_seed(1)
@@ -89,7 +117,9 @@ def main() -> None:
     found["skipped"] = float((skipped(overlap=False) - skipped(overlap=None)).abs().max())
     seen = generator_seen_by_others()
     refusals = [refusal(how) for how in ("data", "other")]
-    Path(sys.argv[2], f"{RANK}.json").write_text(json.dumps({"off": found, "seen": seen, "refusals": refusals}))
+    clamps = {how: clamped(how.split(",")[0], by_hook="hook" in how) for how in ("pace", "async", "pace, hook", "sync")}
+    told = {"off": found, "seen": seen, "refusals": refusals, "clamps": clamps}
+    Path(sys.argv[2], f"{RANK}.json").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

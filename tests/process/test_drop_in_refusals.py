@@ -83,7 +83,7 @@ def test_steps_that_belong_to_no_batch_are_refused() -> None:
             if number == 0:
                 with pytest.raises(ownpace.InputError, match="twice for one batch"):
                     optimizer.step()
-                with pytest.raises(ownpace.InputError, match="within a loop"):
+                with pytest.raises(ownpace.InputError, match="within another one"):
                     next(iter(fleet.batches(Numbers(32), 8)))
             optimizer.zero_grad()
         with outside:

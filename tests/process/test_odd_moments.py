@@ -162,10 +162,65 @@ def test_clipped_weights_stay_clipped_or_are_refused(algorithm: str, last: bool)
                 assert max(float(p.detach().abs().max()) for p in critic.parameters()) <= 0.01
 
     if algorithm == "pace" and not last:
-        with pytest.raises(ownpace.InputError, match="after the batch's last optimizer"):
+        with pytest.raises(ownpace.InputError, match=r"in the middle of a batch.*register_step_post_hook"):
             train()
     else:
         train()
+
+
+def test_a_batch_that_is_skipped_after_zeroing_in_place_does_not_count() -> None:
+    fleet, net, optimizer = fleet_of("sync")
+    with fleet:
+        fleet.wrap(net, optimizer)
+        for number, x in enumerate(fleet.batches(torch.ones(40, 6), 4)):
+            optimizer.zero_grad(set_to_none=False)
+            if number % 2:
+                continue
+            net(x).square().mean().backward()
+            optimizer.step()
+        assert fleet.samples == 20
+        # Accumulated in place, they all count.
+        for number, x in enumerate(fleet.batches(torch.ones(40, 6), 4)):
+            if number % 2 == 0:
+                optimizer.zero_grad(set_to_none=False)
+            (net(x).square().mean() / 2).backward()
+            if number % 2:
+                optimizer.step()
+        assert fleet.samples == 60
+
+
+def test_a_batch_that_is_taken_early_is_warned_of() -> None:
+    fleet, net, optimizer = fleet_of("sync")
+    with fleet:
+        fleet.wrap(net, optimizer)
+        batches = iter(fleet.batches(torch.ones(40, 6), 4))
+        early = next(batches)
+        x, early = early, next(batches)
+        net(x).square().mean().backward()
+        with pytest.warns(UserWarning, match="is still held; if this step is of it"):
+            optimizer.step()
+        optimizer.zero_grad()
+        del early
+        for number, x in enumerate(batches):  # skipping is no mistake
+            if number % 2 == 0:
+                net(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        fresh = fleet.batches(torch.ones(40, 6), 4)
+        with pytest.raises(ownpace.InputError, match=r"within another one \(zip\?\).*ordinary DataLoader"):
+            for _ in zip(fresh, fleet.batches(torch.ones(40, 6), 4), strict=False):
+                pass
+
+
+def test_skipping_the_first_batch_is_not_warned_of() -> None:
+    fleet, net, optimizer = fleet_of("sync")
+    with fleet:
+        fleet.wrap(net, optimizer)
+        for number, x in enumerate(fleet.batches(torch.ones(40, 6), 4)):
+            if number:
+                net(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 def test_a_schedule_steps_again_after_unwrap() -> None:
@@ -188,6 +243,11 @@ def test_two_ranks_at_odd_moments(start: Start, tmp_path: Path) -> None:
     # A rank that never steps a model itself sees the steps of the others.
     assert len(set(ranks[0]["seen"])) > 1
     assert all("gradients were changed" in refusal for rank in ranks for refusal in rank["refusals"])
+    for clamps in (rank["clamps"] for rank in ranks):
+        assert "ranks are at different updates" in clamps["pace"]
+        assert "parameter servers hold the model" in clamps["async"]
+        assert all("register_step_post_hook" in clamps[name] for name in ("pace", "async"))
+        assert clamps["pace, hook"] == clamps["sync"] == "at most 0.05"
 
 
 def test_a_schedule_does_not_count_a_broken_round_twice() -> None:

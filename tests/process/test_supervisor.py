@@ -24,7 +24,7 @@ from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor, check_importable
-from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.run_key import RunKey
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 TERMS = RunTerms(

@@ -9,12 +9,14 @@ from ownpace.algorithms.acco import Acco
 from ownpace.algorithms.async_ import AsyncSgd
 from ownpace.algorithms.backup import BackupSgd
 from ownpace.algorithms.balanced import BalancedSgd
+from ownpace.algorithms.cocod import CocodSgd
 from ownpace.algorithms.dc_async import DcAsyncSgd
 from ownpace.algorithms.diloco import DiLoCo
 from ownpace.algorithms.grouping import GroupingSgd
 from ownpace.algorithms.layered import LayeredSgd
 from ownpace.algorithms.local import LocalSgd
 from ownpace.algorithms.od import OdSgd
+from ownpace.algorithms.overlap_local import OverlapLocalSgd
 from ownpace.algorithms.pace import PaceSgd
 from ownpace.algorithms.pipe import PipeSgd
 from ownpace.algorithms.stale import StaleSgd
@@ -44,6 +46,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "backup": BackupSgd,
     "local": LocalSgd,
     "diloco": DiLoCo,
+    "cocod": CocodSgd,
+    "overlap-local": OverlapLocalSgd,
     "wp": WpSgd,
     "simuparallel": SimuParallelSgd,
 }

@@ -65,7 +65,7 @@ class DiLoCo(Algorithm):
                 round_.step(await accumulate(me, me.batch_size))
             total = await me.all_reduce(round_.difference(round_.samples))
             # From the common start: every worker commits the same values, wherever its own steps led.
-            me.commit(outer.take(total.mean), total)
+            me.commit(outer.take(round_.start.values, total), total)
             # From the sum, which all workers see: they agree on every pace, and on the next numbers of steps.
             paces.take(total.contributions)
 

@@ -93,7 +93,7 @@ class StrideSgd(Algorithm):
 
     async def worker(self, me: Worker) -> None:
         outer = OuterStep(me, self.outer_lr, self.outer_momentum)
-        strides = Strides(me, self)
+        strides, x = Strides(me, self), me.parameters.values
         round_ = await strides.finish(LocalRound(me))
         under_way = strides.hand_in(round_)
         while me.training:
@@ -102,14 +102,15 @@ class StrideSgd(Algorithm):
             round_ = await strides.make_until(under_way, LocalRound(me), most)
             total = await under_way
             strides.learn(total)
-            round_.go_on_from(outer.take(total.mean), total)
+            x = outer.take(x, total)
+            round_.go_on_from(x, total)
             # Asked right after a sum, which is where all workers know the same: none is left alone in the next. Once
             # training is over, what was made meanwhile is handed in as it is.
             if me.training:
                 await strides.finish(round_)
             under_way = strides.hand_in(round_)
         total = await under_way
-        me.commit(outer.take(total.mean), total)
+        me.commit(outer.take(x, total), total)
 
 
 class Strides:

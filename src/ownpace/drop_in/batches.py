@@ -154,7 +154,7 @@ class Batches:
             if not loops.attempt(partial(_draw, batches, drawn)) or not drawn:
                 return
             # A DataLoader with workers draws batches ahead; they come out in the order of drawing, as do sizes.
-            if not loops.hand_out(source.sizes.pop(0)):
+            if not loops.hand_out(source.sizes.pop(0), drawn[0]):
                 return
             if is_first:
                 self._warn_of_the_same(drawn[0], number)

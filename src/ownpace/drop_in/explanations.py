@@ -10,7 +10,8 @@ def explain(error: BaseException | None) -> InputError | None:
     if isinstance(error, RuntimeError) and "modified by an inplace operation" in str(error):
         return InputError(
             "a backward pass went through a graph from before the latest batch was taken or the latest step was made; "
-            "begin a batch's forward pass after the step of the batch before it, and take the next one after its own"
+            "begin a batch's forward pass after the step of the batch before it, take the next one after its own, and "
+            "detach what is kept from batch to batch (a hidden state)"
         )
     if isinstance(error, StopIteration):
         return InputError(

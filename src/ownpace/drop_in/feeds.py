@@ -18,6 +18,7 @@ from ownpace.drop_in.data import Data, Kind, name_of
 from ownpace.drop_in.digest import as_it_is
 from ownpace.drop_in.random_states import seeded
 from ownpace.drop_in.replayed import Replayed
+from ownpace.drop_in.rows import rows_of
 from ownpace.engines.process.node.batch_source import BatchSource
 
 
@@ -68,7 +69,10 @@ class MapFeed:
         # Not the global one: ranks are often seeded alike, and their workers would all augment alike.
         self._generator = torch.Generator()
         options = {"generator": self._generator, **data.loader}
-        self._loader = make_loader(data.dataset, batch_sampler=self._relay, **options)
+        rows = rows_of(data)
+        if rows is not None:
+            options["collate_fn"] = as_it_is
+        self._loader = make_loader(data.dataset if rows is None else rows, batch_sampler=self._relay, **options)
 
     def order(self, number: int) -> Order:
         data, (rank, num_workers, seed) = self._data, self._member
@@ -119,13 +123,20 @@ class StreamFeed:
         if options.get("num_workers"):
             items = data.dataset if isinstance(data.dataset, IterableDataset) else _Items(data.dataset)
             self._loader = make_loader(items, batch_size=None, collate_fn=as_it_is, **options)
-        self._has_begun = False
+        self._begun: int | None = None
+        """The loop in which it was read, if it can be only once."""
 
     def order(self, number: int) -> Order:
         if isinstance(self._data.dataset, Iterator):
-            if self._has_begun:
+            if self._begun == number:
+                raise InputError(
+                    "a rank has gone or come, and what is left is to be read from the beginning, but fleet.batches was "
+                    "given an iterator, which can be read once; give what it is made from, such as a list or an "
+                    "IterableDataset, and the loop goes on when ranks die"
+                )
+            if self._begun is not None:
                 raise InputError("fleet.batches was given an iterator, which is read by now; give what it is made from")
-            self._has_begun = True
+            self._begun = number
         # The same on all ranks, so that they read the same; each of a stream's parts has draws of its own.
         whose = (self._member.rank + 1,) if self._data.sharded else (0,)
         seed_of = partial(seed_for, self._member.seed, Purpose.LOOP_STREAM, number, *whose)

@@ -18,6 +18,7 @@ from ownpace.drop_in.between_ranks import BetweenRanks
 from ownpace.drop_in.loops import Wrapped
 from ownpace.drop_in.progress import FleetProgress
 from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
+from ownpace.drop_in.taken_early import TakenEarly
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.joining import LoopRun
@@ -38,6 +39,7 @@ class FleetModels(BetweenRanks):
         # Of those that were started: a schedule that was made for them ends with the data, however many are left.
         self._progress = FleetProgress(self.num_workers)
         self._schedules: list[FollowedSchedule] = []
+        self._taken_early = TakenEarly()
 
     def wrap(
         self,
@@ -111,6 +113,7 @@ class FleetModels(BetweenRanks):
         if not self._run.is_open or not self._run.loop.is_running:
             how = "take the batches from it, each after the step before"
             raise InputError(f"optimizer.step was called outside of fleet.batches; {how}")
+        self._taken_early.step()
         self._run.take_gradient(number)
 
     def schedule(self, scheduler: Scheduler, *, every: Every = "update") -> Scheduler:

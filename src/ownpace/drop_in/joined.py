@@ -15,9 +15,9 @@ from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.explanations import explain
 from ownpace.drop_in.loops import Loops
 from ownpace.drop_in.resuming import ResumableFleet
+from ownpace.engines.process.run.environment import Environment
 from ownpace.engines.process.run.joining import LoopRun
 from ownpace.engines.process.run.opening import FleetOptions
-from ownpace.engines.process.run.rendezvous import Environment
 from ownpace.report.summary import Summary, SummaryBuilder
 
 
@@ -137,4 +137,5 @@ class Joined(ResumableFleet):
         """
         order = sampling, shuffle, sampler, drop_last, sharded
         asked = Asked(batch_size, micro_batch, epochs, updates, samples, *order, loader)
-        return Batches(Loops(self._run, lambda: self._wrapped, self._progress, self._digests), read_data(data, asked))
+        known = self._progress, self._digests, self._taken_early
+        return Batches(Loops(self._run, lambda: self._wrapped, *known), read_data(data, asked))

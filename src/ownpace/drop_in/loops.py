@@ -15,6 +15,7 @@ from ownpace.core.learning.sampling import Take
 from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.feeds import Member
 from ownpace.drop_in.progress import FleetProgress
+from ownpace.drop_in.taken_early import TakenEarly
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.joining import LoopRun
 
@@ -71,7 +72,12 @@ class Loops:
     """What `Batches` needs of the fleet."""
 
     def __init__(
-        self, run: LoopRun, wrapped: Callable[[], Wrapped | None], progress: FleetProgress, digests: SampleDigests
+        self,
+        run: LoopRun,
+        wrapped: Callable[[], Wrapped | None],
+        progress: FleetProgress,
+        digests: SampleDigests,
+        taken_early: TakenEarly,
     ) -> None:
         self._run = run
         self._progress = progress
@@ -80,6 +86,7 @@ class Loops:
         # Asked for when a loop begins: a script may make its batches before it wraps its models, to schedule by their
         # number, or between one model and the next.
         self._wrapped = wrapped
+        self._taken_early = taken_early
         self.digests = digests
 
     @property
@@ -100,7 +107,10 @@ class Loops:
     def check_free(self) -> None:
         """Raise if a loop runs."""
         if self._run.is_open and self._run.loop.is_waiting:
-            raise InputError("fleet.batches was called within a loop over fleet.batches; end that loop before")
+            raise InputError(
+                "a loop over fleet.batches was begun within another one (zip?), but a fleet runs one at a time; end "
+                "that before, or take the second data set from an ordinary DataLoader"
+            )
 
     @property
     def dealt(self) -> Sequence[Places]:
@@ -173,7 +183,7 @@ class Loops:
         others = [other for other in range(num_workers) if other != rank and store.check([f"said/{number}/{other}"])]
         return [other for other in others if store.get(f"said/{number}/{other}") == words.encode()]
 
-    def hand_out(self, samples: int) -> bool:
+    def hand_out(self, samples: int, batch: object) -> bool:
         """A batch of this many samples is about to be handed out; False: the run was stopped, or it is dealt anew."""
         # Here, too: an algorithm may go on for long without asking for anything that another rank has to bring.
         self._run.presence.check()
@@ -181,7 +191,10 @@ class Loops:
         if not loop.is_waiting or loop.has_made_its_updates:
             self._was_stopped = True
             return False
-        return self._run.hand_out(samples)
+        dropped = loop.dropped
+        is_handed_out = self._run.hand_out(samples)
+        self._taken_early.hand_out(batch, before_was_skipped=loop.dropped > dropped)
+        return is_handed_out
 
     def end(self, *, stop: bool) -> bool:
         """End the loop; `stop`: before its data.

@@ -52,10 +52,15 @@ class LocalRound:
             self._loss += gradient.loss
             self._seconds += gradient.seconds
 
-    def go_on_from(self, values: Tensor, work: Gradient) -> None:
-        """The global parameters become `values`, in mid-round: the steps taken so far are made from there."""
+    def go_on_from(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
+        """The global parameters become `values`, in mid-round.
+
+        I go on from where the steps taken so far would have led from there; or from `ahead`, if that is given. What is
+        reported in the end is the difference from `values` in either case.
+        """
         me = self._me
-        ahead = values - (self.start.values - me.parameters.values)
+        if ahead is None:
+            ahead = values - (self.start.values - me.parameters.values)
         me.commit(values, work, ahead=ahead)
         # Before the first step, nothing of the round was computed at older parameters.
         version = self.start.version if self.steps else me.parameters.version

@@ -20,12 +20,12 @@ _MOST_OF_THE_TIME = 0.8
 class MicroBatch:
     """The size of one worker's micro-batches: fixed, or such that all workers' take about equally long.
 
-    In equal time, the fastest worker's have `largest` samples, which take a time T. The others' are smaller: what takes
-    T, or a share of the time between two sums, if that is longer (by default most of it). Three things keep sizes steady. A size stays until it is
-    off by a tenth. It is a whole number of grains, since GPUs choose their kernels anew for every size. And it does not
-    shrink where that saves no time, as it does not where starting a micro-batch is what takes long: after each
-    shrinking, the next sum shows the pace at the new size, and if the pace has fallen by more than a third of the
-    size's reduction, the old size is restored.
+    In equal time, the fastest worker's have `largest` samples, which take a time T. The others' are smaller: what
+    takes T, or a share of the time between two sums, if that is longer (by default most of it). Three things keep
+    sizes steady. A size stays until it is off by a tenth. It is a whole number of grains, since GPUs choose their
+    kernels anew for every size. And it does not shrink where that saves no time, as it does not where starting a
+    micro-batch is what takes long: after each shrinking, the next sum shows the pace at the new size, and if the
+    pace has fallen by more than a third of the size's reduction, the old size is restored.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Worker
+from ownpace.core.contract.values import Gradient
 from ownpace.core.settings import not_negative, positive
 
 
@@ -16,21 +17,23 @@ class OuterStep:
     def __init__(self, me: Worker, lr: float, momentum: float) -> None:
         self._lr = lr
         self._momentum = momentum
-        # Kept: a script's next loop over the data goes on with it.
-        self._buffer = (
-            me.kept.setdefault("outer momentum", torch.zeros_like(me.parameters.values)) if momentum else None
-        )
-        self.at = me.parameters.values
-        """x: the global parameters. All workers take the same steps from the same point, so theirs are equal to the
-        bit."""
+        self._buffer: Tensor | None = None
+        if momentum:
+            # Kept: a script's next loop over the data goes on with it.
+            self._buffer = me.kept.setdefault("outer momentum", torch.zeros_like(me.parameters.values))
 
-    def take(self, difference: Tensor) -> Tensor:
-        """One step along the mean difference Δ; returns where it leads."""
+    def take(self, start: Tensor, total: Gradient) -> Tensor:
+        """One step from `start` along the mean of a sum of differences, Δ; returns where it leads.
+
+        All workers take it from the same start with the same sum, so they get there to the bit.
+        """
+        if not total.samples:
+            return start  # no update: momentum must not go on, either
+        difference = total.mean
         if self._buffer is not None:
             self._buffer.mul_(self._momentum).add_(difference)
             difference = difference + self._momentum * self._buffer
-        self.at = self.at - (difference if self._lr == 1 else self._lr * difference)
-        return self.at
+        return start - (difference if self._lr == 1 else self._lr * difference)
 
 
 def check_outer_step(lr: float, momentum: float) -> None:

@@ -202,9 +202,14 @@ class FlatOptimizer:
         self._let_go()
         return values, self._take_state()
 
+    @property
+    def needs_whole_gradient(self) -> bool:
+        """Whether the step of one layer depends on the gradients of others."""
+        return not self._whole or self._clip_norm is not None
+
     def in_ranges(self, before: tuple[Tensor, State], samples: int, lr_factor: float) -> RangeSteps | None:
         """The next step from these parameters and this state, range by range; None: all of it depends on all."""
-        if not self._whole or self._clip_norm is not None:
+        if self.needs_whole_gradient:
             return None
         steps = RangeSteps(self._optimizer, self.settings, (before[0], before[1][0]), samples, lr_factor)
         return steps if steps.are_possible() else None

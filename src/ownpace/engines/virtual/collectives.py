@@ -143,7 +143,8 @@ class Collective:
         now, latency_s = self._simulation.clock.time, self._simulation.latency_s
         links: list[transport.Link] = [member.node for member in self._group]  # type: ignore[attr-defined]  # virtual
         if self._what == "all-reduce" or self._root is None:
-            return transport.all_reduce(now, links, nbytes, latency_s)
+            is_small = nbytes <= self._simulation.job.fleet.network.direct_bytes
+            return (transport.exchange if is_small else transport.all_reduce)(now, links, nbytes, latency_s)
         root = links[self._group.members.index(self._root)]
         # Site by site, from the root or to it.
         ways = transport.ways(links, first=root) if self._what == "broadcast" else transport.ways(links, last=root)

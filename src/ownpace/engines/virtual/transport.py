@@ -8,6 +8,7 @@ capacity is used only for the time that its own bandwidth needs, from when the t
 
     send                    bytes / bandwidth + latency
     all-reduce, n members   ring: 2(n−1)/n · bytes / bandwidth + 2(n−1) · latency, at the slowest member's bandwidth
+                            of `direct_bytes` at most: (n−1) · bytes / bandwidth + latency
                             in buckets, while it is computed: each so long, but only the first part of it takes up links
     reduce, broadcast       pipelined chain: bytes / bandwidth + (n−1) · latency, at the slowest member's bandwidth
 
@@ -120,6 +121,12 @@ def all_reduce_part(now: float, links: Sequence[Link], nbytes: int, latency_s: f
     for link in links:
         link.out_free_s = link.in_free_s = max(start, end - under_way_s)
     return start, end
+
+
+def exchange(now: float, links: Sequence[Link], nbytes: int, latency_s: float) -> tuple[float, float]:
+    """Take up all links for an all-reduce in which every member sends all of its own to every other."""
+    n = len(links)
+    return _together(now, links, (n - 1) * nbytes, latency_s if n > 1 else 0.0)
 
 
 def _ring_s(links: Sequence[Link], passed: Sequence[Uplink], nbytes: int, latency_s: float) -> float:

@@ -16,6 +16,7 @@ from ownpace.engines.layer_times import LayerTimes
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.receiving import ProcessReceive
 from ownpace.engines.process.node.unfinished import UnfinishedStep
+from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 from ownpace.engines.processor import Processor
 
 Push = tuple[Address, Notes]
@@ -195,3 +196,18 @@ class BackwardPass:
         if len(known.versions) > 1:
             known.versions = (known.versions[to.shard.index],)
         self.worker.post(to, known, notes, part, num_parts)
+
+
+class Leaving:
+    """A gradient that is summed while it is computed."""
+
+    def __init__(self, collectives: GroupCollectives, buffer: Tensor, num_layers: int) -> None:
+        self._parts = collectives, buffer, num_layers
+        self.values = collectives.values(buffer)
+        """Where it is computed."""
+        self.sender: BucketSender | None = None
+
+    def begin(self, keep_pace: Callable[[LayerBucket], None]) -> Callable[[int], None]:
+        """What to call with each layer that is there; a bucket leaves after its prescribed time."""
+        self.sender = BucketSender(*self._parts, keep_pace)
+        return self.sender.layer_is_there

@@ -51,7 +51,7 @@ class LearnerState:
         """Called after every optimizer step, with the time at which it was begun."""
         self._agreed: Sequence[float] = ()
         self._mine: Sequence[float] = ()
-        self._has_warned = False
+        self._has_warned = self._has_told = False
 
     @property
     def parameters(self) -> Parameters:
@@ -155,8 +155,18 @@ class LearnerState:
             self._away_from = None
             self.on_stepped(begun_s)
         else:
+            self._maybe_tell_of_waiting(held)
             self.step(summed.whole(), lr_scale, advance, 0)
         return said.without_numbers()
+
+    def _maybe_tell_of_waiting(self, held: FlatParameters) -> None:
+        if held.needs_whole_gradient and self._context.is_evaluated and not self._has_told:
+            self._has_told = True
+            warnings.warn(
+                "this optimizer, or clip_norm, needs the whole gradient for each step: updates wait for all of their "
+                "sums, and the next forward pass hides nothing of them",
+                stacklevel=2,
+            )
 
     def _warn_of_difference(self) -> None:
         found = self.held.difference(self._mine, self._agreed)

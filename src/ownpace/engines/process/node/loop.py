@@ -25,7 +25,7 @@ from ownpace.engines.process.node.handed_out import HandedOut
 from ownpace.engines.process.node.inbox import NewGeneration
 from ownpace.engines.process.node.layer_sender import LayerSender
 from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, LoopGradients
-from ownpace.engines.process.node.model_point import ModelPoint, held_by_servers
+from ownpace.engines.process.node.model_point import Loses, ModelPoint, held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.overlap import Overlap
 from ownpace.engines.process.node.replica_watch import layer_checksums
@@ -70,6 +70,11 @@ class UserLoop:
     def is_waiting(self) -> bool:
         """Whether the algorithm waits for a gradient."""
         return self._coroutine is not None
+
+    @property
+    def dropped(self) -> int:
+        """Samples that nothing was learnt from, since the latest gradient."""
+        return self._handed_out.dropped
 
     @property
     def has_made_its_updates(self) -> bool:
@@ -164,7 +169,8 @@ class UserLoop:
             for parameter in self._user.parameters:
                 parameter.grad = None
             self.is_void = False
-        if self._handed_out.add(samples, [pair.has_gradient for pair in self._user.pairs]):
+        self._point.check()
+        if self._handed_out.add(samples, [pair.keeps_gradient for pair in self._user.pairs]):
             self._begun_s = self._worker.context.clock.now()
             self._stopwatch.start()
             for pair in self._user.pairs:
@@ -173,14 +179,27 @@ class UserLoop:
         # A loss of another batch must not be gone back through from now on: its samples were taken for thrown away.
         torch.autograd.graph.increment_version(self._user.parameters)
         if self._stays:  # no graph of the batch before is left that they would have to wait for
-            self._point.check()
             self._point.leave()
             self._stays = False
         # Only now: between a step and the next batch, the model is at its own parameters.
         self._visit()
+        self._point.watch("in the middle of a batch", self._loses)
         asked = self._source.asked
         if asked is not None and asked.sum is not None and asked.plus is None:
             self.overlap.send(self._worker.sums.of(asked.sum.group), self._worker.context.layout, samples)
+
+    @property
+    def _loses(self) -> Loses:
+        """What happens to parameters that the script writes to now."""
+        if self._coroutine is None:
+            return Loses.NOTHING
+        if len(self._worker.servers):
+            return Loses.AT_NEXT_PULL
+        if self._point.is_elsewhere:
+            return Loses.WHEN_IT_GOES_BACK
+        asked = self._source.asked
+        is_ahead = asked is not None and asked.at is not None
+        return Loses.WHERE_RANKS_DIFFER if is_ahead and len(self._worker.workers) > 1 else Loses.NOTHING
 
     def _visit(self) -> None:
         """Go to where the algorithm wants its next gradient."""
@@ -211,6 +230,7 @@ class UserLoop:
         waiting = [other for other, count in enumerate(self._handed_out.waiting) if count and other != number]
         if not waiting:
             self._answer(asked, brought)
+            self._point.watch("after optimizer.step", self._loses)
             return
         with self._user.kept_for(waiting) as put_back:
             self._answer(asked, brought)
@@ -225,6 +245,7 @@ class UserLoop:
         point = self._user.snapshot() if at is None else at.values.clone()
         if self._coroutine is not None and (put_back(point) or at is not None):
             self._point.visit(point)
+            self._point.watch("in the middle of a batch", Loses.WHEN_ANOTHER_STEPS)
             self._stays = True
 
     def _answer(self, asked: LoopGradient, brought: Brought) -> None:
@@ -312,7 +333,7 @@ class UserLoop:
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
         left = 0 if self.overlap.sender is None else self.overlap.sender.give_up()
         lost = self._handed_out.give_up(but=left)
-        if lost and not self._worker.inbox.told_to_stop and any(pair.has_gradient for pair in self._user.pairs):
+        if lost and not self._worker.inbox.told_to_stop and any(pair.keeps_gradient for pair in self._user.pairs):
             warnings.warn(
                 f"the loop over fleet.batches ended with {lost} samples that were accumulated, but never stepped with; "
                 "len() is an estimate, so give the last step by updates=… or after the loop's last batch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 
 import torch
 from torch import Tensor
@@ -14,8 +15,19 @@ from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.talk.control import Pull, Pulled
 from ownpace.engines.process.talk.wire import Packet
 
-_CHECKED_VISITS = 8
-"""How many are checked in each loop: scripts do the same in every step, and a check may wait for a GPU."""
+_WATCHED = 16
+"""How often a script is watched in each loop, twice a step: it does the same in every one, and looking may wait for a
+GPU."""
+
+
+class Loses(Enum):
+    """What becomes of parameters that a script writes to within a loop."""
+
+    NOTHING = ""
+    WHEN_ANOTHER_STEPS = "while another model has yet to make its step with the batch"
+    WHEN_IT_GOES_BACK = "where this algorithm has moved the model to where it will be"
+    WHERE_RANKS_DIFFER = "where this algorithm's ranks are at different updates, and would part"
+    AT_NEXT_PULL = "which would be lost: parameter servers hold the model; use an algorithm without them, such as pace"
 
 
 class ModelPoint:
@@ -25,12 +37,12 @@ class ModelPoint:
         self._user = user
         self.own: Tensor | None = None
         """Its own parameters, while the model is elsewhere."""
-        self._at: Tensor | None = None
-        self._visits = 0
+        self._seen: tuple[Tensor, str] | None = None
+        self._watched = 0
 
     def begin(self) -> None:
         """A loop begins."""
-        self._visits = 0
+        self._watched = 0
 
     @property
     def is_elsewhere(self) -> bool:
@@ -41,25 +53,33 @@ class ModelPoint:
         """Go to a point."""
         self.own = self._user.snapshot()
         self._user.overwrite(values)
-        self._visits += 1
-        self._at = self._user.snapshot() if self._visits <= _CHECKED_VISITS else None
+
+    def watch(self, when: str, loses: Loses) -> None:
+        """The script has the model now, until it is checked."""
+        self._seen = None
+        if loses is not Loses.NOTHING and self._watched < _WATCHED:
+            self._watched += 1
+            self._seen = self._user.snapshot(), f"{when} (weight clipping?), {loses.value}"
 
     def check(self) -> None:
-        """Raise if the script has written to the parameters meanwhile: that would be lost when the model goes back."""
-        if self._at is not None:
-            self._user.take_in()
-            # As bytes: not a number is not equal to itself.
-            if not torch.equal(self._user.values.view(torch.uint8), self._at.view(torch.uint8)):
-                raise InputError(
-                    "parameters were written to in the middle of a batch (weight clipping?), where this algorithm has "
-                    "moved the model to where it will be; write to them after the batch's last optimizer.step()"
-                )
+        """Raise if the script has written to the parameters since it has the model: that would not count."""
+        if self._seen is None:
+            return
+        values, what = self._seen
+        self._user.take_in()
+        # As bytes: not a number is not equal to itself.
+        if not torch.equal(self._user.values.view(torch.uint8), values.view(torch.uint8)):
+            raise InputError(
+                f"parameters were written to {what}; do it in a hook that every update calls: "
+                "optimizer.register_step_post_hook(…)"
+            )
 
     def leave(self) -> None:
         """Go back to the model's own parameters."""
+        self._seen = None
         if self.own is not None:
             self._user.overwrite(self.own)
-            self.own = self._at = None
+            self.own = None
 
 
 def held_by_servers(worker: ProcessWorker) -> Iterator[Parameters]:

@@ -85,6 +85,11 @@ class FlatParameters:
     def values(self, values: Tensor) -> None:
         self._values = values
 
+    @property
+    def needs_whole_gradient(self) -> bool:
+        """Whether no step can be made layer by layer."""
+        return self._optimizer.needs_whole_gradient
+
     def begin_step(self, arriving: ArrivingLayers, samples: int, lr_factor: float, on_end: Callable[[], None]) -> bool:
         """Take one optimizer step as its gradient arrives, if that can be done so; returns whether it can.
 

@@ -11,16 +11,15 @@ from torch import Tensor
 
 from ownpace.core.contract.roles import Pending
 from ownpace.core.contract.values import Address, Batch, Gradient, Group, Notes, Parameters, sum_sources
-from ownpace.core.learning.layer_work import LayerBucket
 from ownpace.core.learning.sampling import Sampler
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
 from ownpace.engines.process.node.inbox import TICK_S
-from ownpace.engines.process.node.layered_pass import BackwardPass, ForwardPass, LayerPace, Push
+from ownpace.engines.process.node.layered_pass import BackwardPass, ForwardPass, LayerPace, Leaving, Push
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.receiving import ProcessReceive
-from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
+from ownpace.engines.process.talk.collectives import GroupCollectives
 from ownpace.engines.processor import Processor
 
 _LEAD_S = 0.0015
@@ -74,21 +73,6 @@ class ProcessBatch:
         return self._batch
         # Never reached: it makes this a generator, which is what `await` needs.
         yield
-
-
-class Leaving:
-    """A gradient that is summed while it is computed."""
-
-    def __init__(self, collectives: GroupCollectives, buffer: Tensor, num_layers: int) -> None:
-        self._parts = collectives, buffer, num_layers
-        self.values = collectives.values(buffer)
-        """Where it is computed."""
-        self.sender: BucketSender | None = None
-
-    def begin(self, keep_pace: Callable[[LayerBucket], None]) -> Callable[[int], None]:
-        """What to call with each layer that is there; a bucket leaves after its prescribed time."""
-        self.sender = BucketSender(*self._parts, keep_pace)
-        return self.sender.layer_is_there
 
 
 class TaskGradients:

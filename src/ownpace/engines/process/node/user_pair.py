@@ -71,6 +71,16 @@ class UserPair:
         return gradient is not None and (old is None or old[0]() is not gradient or old[1] != _age(gradient))
 
     @property
+    def keeps_gradient(self) -> bool:
+        """Whether what a backward pass has left is still there when the next batch is taken: the script accumulates."""
+        gradient, old = self._first_gradient, self._old
+        if gradient is None or old is None or old[0]() is not gradient:
+            return gradient is not None
+        # The same tensor was written to: by a backward pass, or by zero_grad(set_to_none=False) of a script that has
+        # skipped its batch since. Only scripts that zero in place come here, so nobody else waits for a GPU.
+        return old[1] != _age(gradient) and any(bool(p.grad.any()) for p in self.parameters if p.grad is not None)
+
+    @property
     def _first_gradient(self) -> Tensor | None:
         """It stands for all: a script that does not zero them goes back through the whole model."""
         return next((parameter.grad for parameter in self.parameters if parameter.grad is not None), None)

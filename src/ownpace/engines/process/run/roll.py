@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ownpace.engines.process.talk.control import Agreed, Refuse, Together
+from ownpace.engines.process.talk.control import Refuse
+from ownpace.engines.process.talk.rank_control import Agreed, Together
 
 JOIN, LOOP, LEAVE = "ownpace.join", "loop", "leave"
 """The places that are not calls of a method."""
@@ -115,7 +116,10 @@ def elsewhere(came: Mapping[int, Together]) -> str:
         groups.setdefault(act.what, {})[rank] = act
     # Who has left comes first: that is most often the mistake.
     where = [at_place(group) for _, group in sorted(groups.items(), key=lambda one: (one[0] != LEAVE, min(one[1])))]
-    same = "run the same loops" if set(groups) <= {LOOP, LEAVE} else "run the same loops and calls in the same order"
+    same = "run the same loops and calls in the same order"
+    if set(groups) <= {LOOP, LEAVE}:
+        # Scripts that begin their data anew until they have had so many batches come to this.
+        same = "run the same loops: end them with updates=…, or by fleet.updates, not after so many batches of one rank"
     return f"{', '.join(where)}; every rank must {same}"
 
 

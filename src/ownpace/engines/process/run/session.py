@@ -25,12 +25,13 @@ from ownpace.engines.process.node.context import NodeContext, Orders
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.environment import silence_s
 from ownpace.engines.process.run.hub import Hub
 from ownpace.engines.process.run.hub_keeper import GOODBYE_S, HubKeeper
 from ownpace.engines.process.run.interrupts import signals
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.presence import Presence
-from ownpace.engines.process.run.rendezvous import Rendezvous, silence_s
+from ownpace.engines.process.run.rendezvous import Rendezvous
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.sealed_store import SealedStore

@@ -1,0 +1,45 @@
+"""Data sets that are tensors: a batch of them is one look into each, not one for every sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
+
+from ownpace.drop_in.data import Data
+
+
+class Rows(Dataset[Any]):
+    """Gives whole batches, the same that torch's DataLoader makes of single samples."""
+
+    def __init__(self, whole: TensorDataset | Tensor, indices: Tensor | None) -> None:
+        self._whole = whole
+        self._indices = indices
+
+    def __getitems__(self, places: list[int]) -> Any:
+        """The batch of these samples; a DataLoader asks for it, where a data set has this method."""
+        chosen = torch.tensor(places, dtype=torch.int64)
+        if self._indices is not None:
+            chosen = self._indices[chosen]
+        if isinstance(self._whole, Tensor):
+            return self._whole[chosen]
+        return [tensor[chosen] for tensor in self._whole.tensors]
+
+    def __getitem__(self, place: int) -> Any:
+        raise AssertionError("whole batches are asked for")
+
+
+def rows_of(data: Data) -> Rows | None:
+    """The same data as rows of tensors; None: it is something else, or batches are put together in another way."""
+    collate = data.loader.get("collate_fn", default_collate)
+    if collate is not default_collate or data.sampler is not None or "worker_init_fn" in data.loader:
+        return None
+    whole, indices = data.dataset, None
+    if type(whole) is Subset:
+        indices = torch.tensor([*whole.indices], dtype=torch.int64)
+        whole = whole.dataset
+    if type(whole) is TensorDataset or (type(whole) is Tensor and whole.layout is torch.strided):
+        return Rows(whole, indices)
+    return None
