@@ -37,7 +37,7 @@ def test_ranks_that_come_to_the_same_place_agree():
     [
         (
             [act(LOOP, loops=3), act(LEAVE, loops=2)],
-            f"rank 1 left after 2 loops over fleet.batches, rank 0 began its third loop over fleet.batches; {EVERY}: {HOW}",
+            f"rank 1 left after 2 loops over fleet.batches, rank 0 began its third {OVER}; {EVERY}: {HOW}",
         ),
         (
             [act(LOOP), act(LOOP), act(LEAVE, loops=0)],
