@@ -36,9 +36,11 @@ def rows_of(data: Data) -> Rows | None:
     collate = data.loader.get("collate_fn", default_collate)
     if collate is not default_collate or data.sampler is not None or "worker_init_fn" in data.loader:
         return None
-    whole, indices = data.dataset, None
+    whole: Any = data.dataset
+    indices = None
     if type(whole) is Subset:
-        whole, indices = whole.dataset, torch.tensor([*whole.indices], dtype=torch.int64)
+        indices = torch.tensor([*whole.indices], dtype=torch.int64)
+        whole = whole.dataset
     if type(whole) is TensorDataset or (type(whole) is Tensor and whole.layout is torch.strided):
         return Rows(whole, indices)
     return None
