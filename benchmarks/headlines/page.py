@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from claims.filling import Kept, mean_s
-from headlines.places import Headline, places
+from headlines.places import RESNET_EPOCHS, Headline, places
 
 Found = Mapping[Headline, Kept]
 WORDS = Path(__file__).with_name("words")
@@ -19,7 +20,8 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "wp": ("wp",),
     "od": ("od",),
     "layered": ("layered",),
-    "abs": ("abs", "abs, small batches"),
+    "abs": ("abs",),
+    "small": ("abs, small batches",),
     "resnet": ("resnet, sync", "resnet", "resnet, pace"),
 }
 OURS = {"grouping": "grouping", "layered": "layered", "abs": "abs", "abs, small batches": "abs"}
@@ -29,13 +31,23 @@ def write(found: Found, folder: Path) -> None:
     """The page; what was not run is left out, and said to be."""
     parts = [_words("head"), how_far(found)]
     for section, papers in SECTIONS.items():
-        chosen = {place: found[place] for place in places() if place.paper in papers and found.get(place)}
+        chosen = {
+            place: with_siblings(place, found) for place in places() if place.paper in papers and found.get(place)
+        }
+        if not chosen:
+            continue
         tables = [wp_table(chosen)] if section == "wp" else [one_table(*each) for each in chosen.items()]
-        lines = [_words(section), *("\n".join(rows) for rows in tables)]
-        if section == "abs":
-            lines += averages(found)
+        lines = [_words(section), *("\n".join(rows).rstrip() for rows in tables)]
+        if section in ("abs", "small"):
+            lines += averages(found, papers[0])
         parts += lines
     (folder / "headlines.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+
+
+def with_siblings(place: Headline, found: Found) -> Kept:
+    """What was found; beside rivals with small batches, the paper's comparison in the same place."""
+    sibling = replace(place, paper=place.paper.removesuffix(", small batches"))
+    return {**found.get(sibling, {}), **found[place]}
 
 
 def how_far(found: Found) -> str:
@@ -44,20 +56,46 @@ def how_far(found: Found) -> str:
     total = sum(len(place.labels()) for place in places())
     if not missing:
         return ""
-    return textwrap.fill(f"**How far it is.** {total - missing} of {total} searches have been made.", 124)
+    return (
+        f"**How far it is.** {total - missing} of {total} searches have been made; what is not shown has not been run."
+    )
 
 
 def name_of(place: Headline) -> str:
     """For people to read."""
     momentum = f"momentum {place.momentum:g}" if place.momentum else "no momentum"
-    length = f", {place.epochs or 4:g} epochs" if place.model == "resnet" else ""
+    length = f", {place.epochs or RESNET_EPOCHS:g} epochs" if place.model == "resnet" else ""
     model = {"mlp": "MNIST, MLP", "lenet": "CIFAR-10, LeNet", "resnet": "CIFAR-10, ResNet-18"}[place.model]
     return f"{place.fleet}; {model}; {momentum}{length}"
 
 
 def one_table(place: Headline, found: Kept) -> list[str]:
     """Times, or final accuracies."""
-    return final_table(place, found) if place.final else race(place, found)
+    lines = final_table(place, found) if place.final else race(place, found)
+    return [*lines, "", *summary(place, found)]
+
+
+def summary(place: Headline, found: Kept) -> list[str]:
+    """What the headline is about, in one line."""
+    parts = []
+    if place.paper == "grouping":
+        for ours, rivals in (
+            ("grouping", ("sync-servers", "async", "stale")),
+            ("grouping-layers", ("sync", "async-layers")),
+        ):
+            ratios = [f"{ratio:.2f} over `{rival}`" for rival in rivals if (ratio := lead(found, ours, [rival]))]
+            parts += [f"`{ours}` {', '.join(ratios)}"] if ratios else []
+    if place.paper == "od" and {"sync-servers", "async"} <= set(found):
+        for ours in (label for label in found if label.startswith("od")):
+            speeds = [
+                found[ours]["samples_per_s"] / found[rival]["samples_per_s"] for rival in ("sync-servers", "async")
+            ]
+            means = [100 * statistics.mean(found[who]["finals"]) for who in (ours, "sync-servers")]
+            parts.append(
+                f"`{ours}` {speeds[0]:.2f} times the samples/s of `sync-servers`, {speeds[1]:.2f} of `async`, "
+                f"{means[0] - means[1]:+.2f} points of accuracy"
+            )
+    return [textwrap.fill(f"**{'; '.join(parts)}.**", 124)] if parts else []
 
 
 def race(place: Headline, found: Kept) -> list[str]:
@@ -117,16 +155,16 @@ def _pairs(values: Mapping[str, Sequence[float]], rule: str) -> str:
     return f"{sum(a < b for a, b in pairs)} of {len(pairs)} seeds"
 
 
-def averages(found: Found) -> list[str]:
+def averages(found: Found, paper: str) -> list[str]:
     """ABS-SGD's lead over the best of the paper's rivals, on average over the three clusters."""
     lines = []
-    kinds = {(p.paper, p.task, p.momentum): None for p in places() if p.paper in SECTIONS["abs"]}
-    for paper, task, momentum in kinds:
+    kinds = {(place.task, place.momentum): None for place in places() if place.paper == paper}
+    for task, momentum in kinds:
         rivals = ("sync", "async", "stale") if paper == "abs" else ("sync", "async", "sync-8", "async-8", "stale-8")
         chosen = [p for p in places() if (p.paper, p.task, p.momentum) == (paper, task, momentum)]
-        leads = [lead(found.get(place, {}), "abs", rivals) for place in chosen]
+        leads = [lead(with_siblings(place, found), "abs", rivals) for place in chosen if found.get(place)]
         known = [each for each in leads if each is not None]
-        if len(known) == len(chosen):
+        if known and len(known) == len(chosen):
             each = ", ".join(f"{value:.2f}" for value in known)
             what = f"`abs` over the best of {', '.join(rivals)}; {task}, momentum {momentum:g}"
             lines.append(textwrap.fill(f"**{what}: {each}; on average {statistics.mean(known):.2f}.**", 124))

@@ -57,7 +57,7 @@ RIVALS = ("sync", "sync-servers", "async", "stale")
 WHO: Mapping[str, Sequence[str]] = {
     "grouping": (*RIVALS[:3], "grouping", "grouping-layers", "async-layers", "stale"),
     "abs": ("sync", "abs", "async", "stale", "sync-servers", "balanced", "pace", "abs-32"),
-    "abs, small batches": ("sync", "abs", "async", "sync-8", "async-8", "stale-8"),
+    "abs, small batches": ("async-8", "sync-8", "stale-8"),
     "od": ("sync", "sync-servers", "async", "od", "od-momentum", "od-ring", "od-ring-momentum"),
     "layered": ("sync", "sync-servers", "layered"),
     "wp": ("exp", "equal", "count", "optimal"),
@@ -66,8 +66,8 @@ WHO: Mapping[str, Sequence[str]] = {
     "resnet, pace": ("pace",),
 }
 
-MNIST = replace(shown.MNIST, target=None, stop_at_target=False, samples=480_000, seconds=None, eval_every=2000)
-CIFAR = replace(shown.CIFAR, target=None, stop_at_target=False, samples=600_000, seconds=None, eval_every=5000)
+MNIST = replace(shown.MNIST, target=None, stop_at_target=False, samples=480_000, seconds=None, eval_every=3000)
+CIFAR = replace(shown.CIFAR, target=None, stop_at_target=False, samples=200_000, seconds=None, eval_every=5000)
 RECIPE = replace(
     CIFAR,
     model="resnet18",
@@ -79,8 +79,9 @@ RECIPE = replace(
     clip_norm=2.0,
     schedule="cosine",
 )
-GOALS = {"mnist": Goal(0.96), "cifar10": Goal(0.55, behind=0.03)}
-OD_SAMPLES = {"mnist": 240_000, "cifar10": 150_000}
+GOALS = {"mnist": Goal(0.96), "cifar10": Goal(0.5, behind=0.03)}
+OD_SAMPLES = {"mnist": 120_000, "cifar10": 100_000}
+RESNET_EPOCHS = 3
 RESNET_LRS = {"sync": 0.5, "abs": 0.12, "async": 0.12, "stale": 0.12, "pace": 0.5}
 
 
@@ -99,7 +100,7 @@ class Headline:
     @property
     def leaders(self) -> int:
         """How many have to be known before all others can be searched at once: they cut them off."""
-        return 0 if self.final or self.paper == "wp" else 3
+        return 3 if self.model == "mlp" and not self.final else 0
 
     @property
     def final(self) -> bool:
@@ -151,7 +152,9 @@ class Headline:
         if self.paper == "wp":
             return asdict(objectives(label, int(self.fleet.removeprefix("T = ")), deadline))
         if self.final:
-            return asdict(FinalSearch(self.config(label), deadline).find(label, guess))
+            # A ResNet takes long: two seeds tell whether what differs is more than chance.
+            seeds = (0, 1) if self.model == "resnet" else (0, 1, 2)
+            return asdict(FinalSearch(self.config(label), deadline, seeds).find(label, guess))
         search = Search(self.config(label), GOALS[self.task], best_s(known), deadline)
         return asdict(search.find(label, guess))
 
@@ -160,7 +163,7 @@ class Headline:
 
     def _base(self) -> Config:
         if self.model == "resnet":
-            samples = int((self.epochs or 4) * 50_000)
+            samples = int((self.epochs or RESNET_EPOCHS) * 50_000)
             return replace(
                 RECIPE, samples=samples, warmup_samples=samples // 5, nesterov=self.momentum > 0, eval_every=25_000
             )
@@ -207,24 +210,25 @@ def places() -> list[Headline]:
     """All of them, those first that take little, or that most depends on."""
     fast = [f"{name}, 10 Gbit/s" for name in CLUSTERS]
     return [
-        *(Headline("grouping", name, "mnist", m) for name in ("classes", "classes, 1 Gbit/s") for m in (0.9, 0.0)),
         *(Headline("abs", name, "mnist", 0.0) for name in CLUSTERS),
-        *(Headline("abs, small batches", name, "mnist", 0.0) for name in CLUSTERS),
-        *(Headline("od", f"sum {ratio}", "mnist") for ratio in (0.3, 0.7, 1.5)),
+        *(Headline("grouping", "classes", "mnist", momentum) for momentum in (0.9, 0.0)),
         Headline("layered", "sites", "mnist"),
+        Headline("od", "sum 0.7", "mnist"),
+        *(Headline("grouping", "classes, 1 Gbit/s", "mnist", momentum) for momentum in (0.9, 0.0)),
+        *(Headline("abs, small batches", name, "mnist", 0.0) for name in CLUSTERS),
         *(Headline("abs", name, "mnist", 0.9) for name in CLUSTERS),
+        *(Headline("od", f"sum {ratio}", "mnist") for ratio in (0.3, 1.5)),
         *(Headline("wp", f"T = {steps}", "a9a", 0.0) for steps in shown.WP_STEPS),
         # ResNet-18. Where nothing is delayed, all fleets have the same trajectory: one of them is enough for sync.
         Headline("resnet, sync", fast[0], "cifar10"),
         *(Headline("resnet", name, "cifar10") for name in fast),
-        *(Headline("resnet, sync", fast[0], "cifar10", epochs=epochs) for epochs in (2, 8)),
+        Headline("resnet, sync", fast[0], "cifar10", epochs=1.5),
         *(Headline("resnet, pace", name, "cifar10") for name in fast),
         Headline("resnet, sync", fast[0], "cifar10", 0.0),
         *(Headline("resnet", name, "cifar10", 0.0) for name in fast),
         # LeNet
         *(Headline("abs", name, "cifar10", 0.0) for name in CLUSTERS),
-        *(Headline("grouping", "classes", "cifar10", m) for m in (0.9, 0.0)),
+        *(Headline("grouping", "classes", "cifar10", momentum) for momentum in (0.9, 0.0)),
         Headline("od", "sum 0.7", "cifar10"),
-        Headline("grouping", "classes, 1 Gbit/s", "cifar10", 0.9),
         Headline("layered", "sites", "cifar10"),
     ]

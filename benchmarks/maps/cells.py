@@ -72,6 +72,7 @@ class Entrant:
 ENTRANTS: Mapping[str, Entrant] = {
     "balanced": Entrant("balanced", {}, 0.12),
     "pace": Entrant("pace", {}, 0.06, micro_batch=8),
+    "stride": Entrant("stride", {}, 0.12),
     "wp": Entrant("wp", {}, 0.06),
     "local": Entrant("local", {}, 0.06, 0.0),
     "diloco": Entrant("diloco", {}, 0.03),

@@ -57,6 +57,11 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "local-three": ("local", {"steps": 3}),
     "diloco-plain": ("diloco", {"steps": 4, "outer_lr": 1.0, "outer_momentum": 0.0, "by_pace": False}),
     "diloco-at-once": ("diloco", {"steps": 6, "smoothing": 1.0}),
+    "stride-steps": ("stride", {"steps": 4, "batch": "fixed", "smoothing": 1.0}),
+    "stride-outer": ("stride", {"outer_lr": 0.7, "outer_momentum": 0.5}),
+    "stride-bounded": ("stride", {"steps": 3, "max_steps": 3, "warmup": 2, "batch": "fixed"}),
+    "cocod-three": ("cocod", {"steps": 3, "smoothing": 1.0}),
+    "overlap-local-three": ("overlap-local", {"steps": 3, "pullback": 0.5, "anchor_momentum": 0.3}),
     "wp-squares": ("wp", {"weights": "exp2", "steps": 4, "l2": 0.1}),
     "wp-nodes": ("wp", {"weights": "count", "steps": 4, "per_node": 2}),
     "wp-delayed": ("wp", {"weights": "optimal", "steps": 6, "delay": 1, "noise": 0.2, "distance": 2.0}),
@@ -67,7 +72,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {**{name: (name, {}) for name 
 
 FOR_FOUR = {"layered-unequal", "grouping-by-hand"}
 """These name their workers, and there are four."""
-ONE_UPDATE_LATE = {"pace", "abs", "acco", "pipe", "od"}
+ONE_UPDATE_LATE = {"pace", "stride", "cocod", "overlap-local", "abs", "acco", "pipe", "od"}
 """While they compute, one update is under way; the run ends when that is made, too."""
 DROPS = {"backup": "late gradients are dropped, and their samples with them"}
 ENDS_BY_ITSELF = {"wp-one-shot": "it averages once, and that is the end, whatever the budget"}
@@ -91,6 +96,9 @@ NOT_PLAIN_ALONE = {
     "od-adaptive": "the same",
     "diloco": "the outer step has a learning rate and a momentum of its own",
     "diloco-at-once": "the same",
+    "stride-outer": "the outer step has a learning rate and a momentum of its own",
+    "overlap-local": "models are pulled back to an anchor with momentum",
+    "overlap-local-three": "the same",
     "wp-delayed": "inside a node, gradients are one step old",
 }
 ASYNCHRONOUS = {"async", "stale", "dc-async", "staleness-aware", "grouping"}

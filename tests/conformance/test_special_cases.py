@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, cast
 
@@ -127,8 +128,9 @@ class TwoGpus:
     def training(self) -> bool:
         return self._left > 0
 
-    def step(self, total: Gradient) -> None:
+    async def step_by_layer(self, total: Coroutine[None, None, Gradient]) -> Gradient:
         self._left -= 1
+        return await total
 
     def gradient(self, samples: int, at: object = None, plus: Gradient | None = None) -> int:
         self.sizes.append(samples)

@@ -48,6 +48,7 @@ def test_a_fleet_of_one_is_a_plain_loop(algorithm: str, make_optimizer: MakeOpti
     ("algorithm", "parameters"),
     [
         ("pace", {}),
+        ("stride", {}),
         ("local", {"steps": 3}),
         ("diloco", {"steps": 3, "outer_lr": 1.0, "outer_momentum": 0.0}),
         ("wp", {"steps": 4}),

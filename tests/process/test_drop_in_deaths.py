@@ -158,8 +158,11 @@ def test_a_rank_that_falls_silent_is_done_without(start: Start, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_without_rank_0_all_end_and_know_what_to_go_on_from(start: Start, tmp_path: Path) -> None:
-    ranks = by_hand(start, tmp_path, 3, "counted", "pace", "0:1:3:kill", f"save={tmp_path / 'saved.pt'}")
+@pytest.mark.parametrize(("algorithm", "death"), [("pace", "0:1:3:kill"), ("sync", "0:1:-:kill")])
+def test_without_rank_0_all_end_and_know_what_to_go_on_from(
+    start: Start, tmp_path: Path, algorithm: str, death: str
+) -> None:
+    ranks = by_hand(start, tmp_path, 3, "counted", algorithm, death, f"save={tmp_path / 'saved.pt'}")
     assert ranks[0].ends() == -signal.SIGKILL
     died_s = time.time()
     for rank in (1, 2):

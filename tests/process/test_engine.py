@@ -33,7 +33,7 @@ SHORT = {
 }
 """What lets a short run come to an algorithm's main part."""
 ZERO_STALENESS = {"sync", "balanced", "layered", "backup", "local", "diloco", "wp", "simuparallel"}
-ONE_UPDATE_LATE = {"pace", "abs", "acco", "pipe", "od"}
+ONE_UPDATE_LATE = {"pace", "stride", "cocod", "overlap-local", "abs", "acco", "pipe", "od"}
 """While they compute, one update is under way."""
 DROPS = {"backup"}
 """Late gradients are dropped, and their samples with them."""

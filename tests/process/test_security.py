@@ -18,7 +18,8 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.event_file import read_events
 from ownpace.core.contract.events import End
 from ownpace.engines.process.talk import private_files
-from ownpace.engines.process.talk.mailbox import Mailbox, RunKey
+from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.process.talk.wire import Packet, pack
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor, check_importable
-from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.run_key import RunKey
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 TERMS = RunTerms(
@@ -103,6 +106,22 @@ def test_no_child_is_left_at_the_end(children):
     children.supervisor.end(0.0)
     assert not any(map(runs, pids))
     assert children.supervisor.deaths() == []  # they are forgotten
+
+
+@pytest.mark.parametrize("children", ["fork"], indirect=True)
+def test_nodes_are_forked_with_all_imported_that_the_first_optimizer_needs(children):
+    """Importing it takes a node more time than all else that it does before it is there."""
+    children.start(0)
+    preloaded = forkserver._forkserver._preload_modules  # type: ignore[attr-defined]  # not in its stubs
+    code = f"""
+import sys, torch
+for name in {preloaded}: __import__(name)
+before = set(sys.modules)
+torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2))])
+print(len(sys.modules.keys() - before))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert int(ran.stdout) < 50
 
 
 def test_what_a_fresh_interpreter_could_not_find_is_refused_before_one_is_started():

@@ -22,7 +22,7 @@ from ownpace.testing import simulate
 from ownpace.testing.counted import CountedSamples, counting, miscounted
 
 TASK = CountedSamples()
-AVERAGES = ("local", "diloco", "wp", "simuparallel")
+AVERAGES = ("local", "diloco", "stride", "cocod", "overlap-local", "wp", "simuparallel")
 """Their parameters are means, in which samples cannot be counted."""
 PARAMETERS: dict[str, dict[str, object]] = {
     "dc-async": {"compensation": 0},

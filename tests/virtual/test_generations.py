@@ -179,7 +179,8 @@ def test_a_finished_run_that_is_resumed_ends_at_once():
     assert [event.kind for event in rest.events] == ["generation", "evaluation", "end"]
 
 
-SUMS_AND_PUSHES = [name for name in ALGORITHMS if name not in ("local", "diloco", "wp", "simuparallel", "backup")]
+AVERAGES = ("local", "diloco", "stride", "cocod", "overlap-local", "wp", "simuparallel")
+SUMS_AND_PUSHES = [name for name in ALGORITHMS if name not in (*AVERAGES, "backup")]
 
 
 @pytest.mark.parametrize("name", SUMS_AND_PUSHES)

@@ -9,16 +9,19 @@ from ownpace.algorithms.acco import Acco
 from ownpace.algorithms.async_ import AsyncSgd
 from ownpace.algorithms.backup import BackupSgd
 from ownpace.algorithms.balanced import BalancedSgd
+from ownpace.algorithms.cocod import CocodSgd
 from ownpace.algorithms.dc_async import DcAsyncSgd
 from ownpace.algorithms.diloco import DiLoCo
 from ownpace.algorithms.grouping import GroupingSgd
 from ownpace.algorithms.layered import LayeredSgd
 from ownpace.algorithms.local import LocalSgd
 from ownpace.algorithms.od import OdSgd
+from ownpace.algorithms.overlap_local import OverlapLocalSgd
 from ownpace.algorithms.pace import PaceSgd
 from ownpace.algorithms.pipe import PipeSgd
 from ownpace.algorithms.stale import StaleSgd
 from ownpace.algorithms.staleness_aware import StalenessAwareSgd
+from ownpace.algorithms.stride import StrideSgd
 from ownpace.algorithms.sync import SyncSgd
 from ownpace.algorithms.wp import SimuParallelSgd, WpSgd
 from ownpace.core.contract.algorithm import Algorithm
@@ -27,6 +30,7 @@ from ownpace.core.settings import build
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "pace": PaceSgd,
+    "stride": StrideSgd,
     "sync": SyncSgd,
     "balanced": BalancedSgd,
     "abs": AbsSgd,
@@ -42,6 +46,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "backup": BackupSgd,
     "local": LocalSgd,
     "diloco": DiLoCo,
+    "cocod": CocodSgd,
+    "overlap-local": OverlapLocalSgd,
     "wp": WpSgd,
     "simuparallel": SimuParallelSgd,
 }

@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.blocks.accumulate import accumulate_and_reduce
+from ownpace.core.blocks.accumulate import accumulate_and_step
 from ownpace.core.blocks.division import Division
 from ownpace.core.blocks.paces import check_smoothing
 from ownpace.core.contract.algorithm import Algorithm
@@ -58,6 +58,5 @@ class BalancedSgd(Algorithm):
         num_workers = len(me.workers)
         division = Division(num_workers * me.batch_size, num_workers, self.smoothing, self.tolerance)
         while me.training:
-            total = await accumulate_and_reduce(me, division.sizes[me.rank])
-            me.step(total)
-            division.learn(total.contributions)
+            made = await accumulate_and_step(me, division.sizes[me.rank])
+            division.learn(made.contributions)

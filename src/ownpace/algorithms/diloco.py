@@ -27,15 +27,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from ownpace.core.blocks.accumulate import accumulate
 from ownpace.core.blocks.local_round import LocalRound, check_steps
+from ownpace.core.blocks.outer_step import OuterStep, check_outer_step
 from ownpace.core.blocks.paces import Paces, check_smoothing
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Worker
-from ownpace.core.settings import not_negative, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,27 +52,20 @@ class DiLoCo(Algorithm):
     """Weight of the newest measurement in a worker's pace, above 0 and at most 1."""
 
     def __post_init__(self) -> None:
-        positive(outer_lr=self.outer_lr)
         check_steps(self.steps)
-        not_negative(outer_momentum=self.outer_momentum)
+        check_outer_step(self.outer_lr, self.outer_momentum)
         check_smoothing(self.smoothing)
-        if self.outer_momentum >= 1:
-            raise InputError(f"outer_momentum is {self.outer_momentum}; it must be below 1, as in 0.9")
 
     async def worker(self, me: Worker) -> None:
         paces = Paces(len(me.workers), self.smoothing)
-        # Kept: a script's next loop over the data goes on with it.
-        momentum = me.kept.setdefault("outer momentum", torch.zeros_like(me.parameters.values))
+        outer = OuterStep(me, self.outer_lr, self.outer_momentum)
         while me.training:
             round_ = LocalRound(me)
             for _ in range(self._steps(paces, me.rank)):
                 round_.step(await accumulate(me, me.batch_size))
             total = await me.all_reduce(round_.difference(round_.samples))
-            difference = total.mean
-            momentum.mul_(self.outer_momentum).add_(difference)
-            outer = difference + self.outer_momentum * momentum
             # From the common start: every worker commits the same values, wherever its own steps led.
-            me.commit(round_.start.values - self.outer_lr * outer, total)
+            me.commit(outer.take(round_.start.values, total), total)
             # From the sum, which all workers see: they agree on every pace, and on the next numbers of steps.
             paces.take(total.contributions)
 

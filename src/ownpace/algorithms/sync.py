@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce
+from ownpace.core.blocks.accumulate import accumulate, accumulate_and_step
 from ownpace.core.blocks.group_barrier import leave, step_together
 from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
@@ -47,7 +47,7 @@ class SyncSgd(Algorithm):
             await self._push_and_pull(me)
             return
         while me.training:
-            me.step(await accumulate_and_reduce(me, me.batch_size))
+            await accumulate_and_step(me, me.batch_size)
 
     async def _push_and_pull(self, me: Worker) -> None:
         size = len(me.workers)

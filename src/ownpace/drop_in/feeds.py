@@ -123,13 +123,20 @@ class StreamFeed:
         if options.get("num_workers"):
             items = data.dataset if isinstance(data.dataset, IterableDataset) else _Items(data.dataset)
             self._loader = make_loader(items, batch_size=None, collate_fn=as_it_is, **options)
-        self._has_begun = False
+        self._begun: int | None = None
+        """The loop in which it was read, if it can be only once."""
 
     def order(self, number: int) -> Order:
         if isinstance(self._data.dataset, Iterator):
-            if self._has_begun:
+            if self._begun == number:
+                raise InputError(
+                    "a rank has gone or come, and what is left is to be read from the beginning, but fleet.batches was "
+                    "given an iterator, which can be read once; give what it is made from, such as a list or an "
+                    "IterableDataset, and the loop goes on when ranks die"
+                )
+            if self._begun is not None:
                 raise InputError("fleet.batches was given an iterator, which is read by now; give what it is made from")
-            self._has_begun = True
+            self._begun = number
         # The same on all ranks, so that they read the same; each of a stream's parts has draws of its own.
         whose = (self._member.rank + 1,) if self._data.sharded else (0,)
         seed_of = partial(seed_for, self._member.seed, Purpose.LOOP_STREAM, number, *whose)

@@ -221,8 +221,9 @@ class _LocalSteps:
     def samples_of_all(self, own: int, known: int) -> float:
         """This worker has local steps of `own` samples since the last update, and knows of `known` in updates."""
         if known > self._known:
-            if self._own:
-                self._ratio = (known - self._known) / self._own
+            # Some may be left: steps made while the sum of those before was under way.
+            if self._own > own:
+                self._ratio = (known - self._known) / (self._own - own)
             self._known = known
         self._own = own
         return own * self._ratio

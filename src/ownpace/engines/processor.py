@@ -99,6 +99,11 @@ class Processor:
             work_s *= self._factors.pop()
         return work_s
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether its pace never changes."""
+        return not self._changes
+
     def spend(self, ready_s: float, work_s: float) -> tuple[float, float]:
         """When a part of a micro-batch that is ready to go at `ready_s` starts and ends."""
         start = max(ready_s, self._compute_free_s)

@@ -39,12 +39,20 @@ class Network:
     prescribed: bool = False
     """Whether processes hold messages to and from servers back until they would have arrived on such links. Without
     it, only the virtual engine looks at bandwidths, and processes have the network that there is."""
+    direct_bytes: int = 0
+    """What has at most so many bytes is summed by sending it from each worker to every other: one hop, where a ring of
+    n has 2(n−1), but n/2 times as many bytes."""
 
     def __post_init__(self) -> None:
         positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
-        not_negative(latency_s=self.latency_s)
+        not_negative(latency_s=self.latency_s, direct_bytes=self.direct_bytes)
         at_most(1e6, latency_s=self.latency_s)
         _check_bandwidth(self.bandwidth_bytes_per_s)
+        if self.direct_bytes and self.between is not None:
+            raise InputError(
+                f"direct_bytes is {self.direct_bytes}, but there is [network.between]; between sites all sums go "
+                "around a ring, so leave one of the two out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from ownpace.run.checkpoints import Checkpoints
 from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import EventLog, Position
 from ownpace.run.place import LOGS, MODEL, SUMMARY, check_run, own_files
+from ownpace.run.waiting_folder import WaitingFolder, settle_abandoned
 
 _logger = logging.getLogger(__name__)
 
@@ -40,11 +40,13 @@ class RunFolder:
         self._has_begun = False
         if path is None:
             return
+        settle_abandoned(path)
         self._replaces = check_run(path, overwrite=overwrite)
         try:
             self._made = _make_folders(path)
             self._had_logs = (path / LOGS).exists()
-            self._place = Path(tempfile.mkdtemp(prefix=".new-", dir=path)) if self._replaces else path
+            self._waiting = WaitingFolder(path) if self._replaces else None
+            self._place = path if self._waiting is None else self._waiting.path
             self._events = EventLog(self._place, events_limit_mb * 1_000_000)
         except OSError as error:
             raise InputError(f"the folder {path} cannot be written: {error}; choose another with --out") from None
@@ -54,8 +56,9 @@ class RunFolder:
         if self.path is None:
             return
         self._events.close()
-        if self._replaces:
+        if self._waiting is not None:
             shutil.rmtree(self._place, ignore_errors=True)
+            self._waiting.release()
         else:
             Checkpoints(self.path).remove()
             for file in own_files(self.path):  # there was none before
@@ -82,15 +85,13 @@ class RunFolder:
         if self._has_begun or self.path is None:
             return
         self._has_begun = True
-        if not self._replaces:
+        if self._waiting is None:
             return
         # Old results first, and what marks them last: cut off here, they must not pass for this run's.
         Checkpoints(self.path).remove()
         for file in own_files(self.path):
             file.unlink()
-        for file in own_files(self._place):
-            file.replace(self.path / file.name)
-        self._place.rmdir()
+        self._waiting.move_to(self.path)
         self._place = self.path
 
     def keep_earlier(self) -> bool:

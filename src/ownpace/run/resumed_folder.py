@@ -22,6 +22,7 @@ from ownpace.run.event_log import EventLog, Position
 from ownpace.run.folder import save_result
 from ownpace.run.place import CHECKPOINTS, SUMMARY, check_run
 from ownpace.run.resume import Resumption, saved_content, saved_fields
+from ownpace.run.waiting_folder import settle_abandoned
 
 _logger = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class ResumedFolder:
             if self._overwrite:
                 checkpoints.remove(newer_than=self._from.checkpoint)
             checkpoints.prepare(after=self._from.checkpoint)
+            settle_abandoned(self.path)
             self._events = _events(self._from, self._limit_bytes)
             if self._config is not None and saved_fields(self._config) != saved_content(self.path / CONFIG):
                 self._config.save(self.path / CONFIG)

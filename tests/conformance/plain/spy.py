@@ -82,6 +82,11 @@ class Spied:
         self._begin()
         return self._me.all_reduce(body, group)
 
+    async def step_by_layer(self, total, *, lr_scale=1.0, advance=None):
+        gradient = await total
+        self.step(gradient, lr_scale=lr_scale, advance=advance)
+        return gradient
+
     def step(self, gradient, *, lr_scale=1.0, advance=None, memory=0):
         lr, before = self._me.lr, self._me.parameters.values
         self._me.step(gradient, lr_scale=lr_scale, advance=advance, memory=memory)

@@ -30,6 +30,8 @@ from torch.utils.data import (
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.claims import left_over
+from ownpace.drop_in.data import Asked, read_data
+from ownpace.drop_in.feeds import Member, StreamFeed
 from ownpace.drop_in.loops import LoopPlan
 
 
@@ -439,6 +441,13 @@ def test_an_iterator_is_read_once():
     assert flat([list(batches)]) == list(range(10))
     with pytest.raises(InputError, match="which is read by now"):
         list(batches)
+
+
+def test_an_iterator_cannot_be_read_again_when_a_rank_dies():
+    feed = StreamFeed(read_data(numbers(10), Asked(4)), Member(0, 2, 0))
+    feed.order(3)
+    with pytest.raises(InputError, match=r"can be read once; give what it is made from, .* goes on when ranks die"):
+        feed.order(3)
 
 
 def test_an_error_of_a_stream_comes_out_when_its_place_is_taken():

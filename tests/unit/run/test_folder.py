@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from ownpace.core.contract.event_file import read_events
 from ownpace.core.contract.events import Detail, End
 from ownpace.engines import ENGINES
 from ownpace.report import summarize
+from ownpace.run.folder import RunFolder
 from ownpace.run.place import check_comparison
 
 SHORT = Config(task="quadratic", samples=200)
@@ -140,6 +144,50 @@ def test_a_run_that_does_not_begin_leaves_the_earlier_one(tmp_path, monkeypatch,
 def summarize_end(folder: Path):
     (end,) = (event for event in read_events(folder / "events.jsonl") if isinstance(event, End))
     return end.sums
+
+
+def left_by_a_process_that_was_killed(code: str, run: Path) -> None:
+    """Let a process begin to replace a run, and kill itself."""
+    script = f"""
+import os, signal, sys
+from pathlib import Path
+from ownpace import Config
+from ownpace.run.folder import RunFolder
+run = Path(sys.argv[1])
+folder = RunFolder(run, overwrite=True)
+folder.write_config(Config(task="quadratic", samples=300))
+{code}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", script, str(run)], timeout=100, check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_what_a_process_left_that_was_killed_is_removed_and_nothing_else(tmp_path):
+    """Three runs are about to replace one: two were killed, into the folder of one of which the user has put a file."""
+    execute(SHORT, tmp_path)
+    left_by_a_process_that_was_killed("(next(run.glob('.new-*')) / 'mine.txt').write_text('mine')", tmp_path)
+    left_by_a_process_that_was_killed("(next(run.glob('.new-*')) / '.config.json.0123abcd.part').touch()", tmp_path)
+    living = RunFolder(tmp_path, overwrite=True)
+    living.write_config(SHORT)
+    (mine,) = tmp_path.glob(".new-*/mine.txt")
+    execute(SHORT, tmp_path, overwrite=True)
+    # The one of a process that lives is whole; of the other, what the user has put there.
+    left = {path.name: sorted(each.name for each in path.iterdir()) for path in tmp_path.glob(".new-*")}
+    assert left.pop(mine.parent.name) == ["mine.txt"]
+    assert list(left.values()) == [["config.json", "events.jsonl"]]
+    living.discard()
+    assert [path.name for path in tmp_path.glob(".new-*")] == [mine.parent.name]
+
+
+def test_a_folder_can_be_used_after_a_process_was_killed_while_its_files_took_their_places(tmp_path):
+    execute(SHORT, tmp_path)
+    # As `begin` does it: the earlier run is gone, and what marks the new one would have come last.
+    moved = "[path.unlink() for path in run.iterdir() if path.is_file()]; (run / 'events.jsonl').touch()"
+    left_by_a_process_that_was_killed(moved, tmp_path)
+    execute(SHORT, tmp_path, overwrite=True)
+    assert not list(tmp_path.glob(".new-*"))
+    assert {name for name in content(tmp_path) if "/" not in name} >= set(OURS)
 
 
 def test_what_was_begun_for_nothing_is_removed_and_nothing_else(tmp_path):

@@ -65,6 +65,16 @@ async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
     return await me.all_reduce(await accumulate_all_but_last(me, samples))
 
 
+async def accumulate_and_step(me: Worker, samples: int) -> Gradient:
+    """One update with the sum of all workers' gradients, mine of `samples` samples; returns what goes with the sum.
+
+    The sum is hidden where it can be: behind the backward pass, during which layers that are ready leave, and behind
+    the next forward pass, which waits for a layer only where it needs it.
+    """
+    mine = me.no_gradient() if samples <= 0 else await accumulate_all_but_last(me, samples)
+    return await me.step_by_layer(me.all_reduce(mine))
+
+
 async def accumulate_until(
     me: Worker, pending: Pending[object], samples: int, *, at: Parameters | None = None, most: int | None = None
 ) -> Gradient:
@@ -89,4 +99,4 @@ def _next(samples: int, before: int, most: int | None) -> int:
     return samples if most is None else min(samples, most - before)
 
 
-__all__ = ["accumulate", "accumulate_all_but_last", "accumulate_and_reduce", "accumulate_until"]
+__all__ = ["accumulate", "accumulate_all_but_last", "accumulate_and_reduce", "accumulate_and_step", "accumulate_until"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ownpace.core.contract.roles import Worker
-from ownpace.core.contract.values import Gradient, Sources, sum_counts, sum_sources
+from ownpace.core.contract.values import Gradient, Parameters, Sources, sum_counts, sum_sources
 from ownpace.core.settings import at_most, positive
 
 MOST_STEPS = 1_000_000
@@ -51,6 +51,20 @@ class LocalRound:
             self._counts = sum_counts([self._counts, gradient.counts])
             self._loss += gradient.loss
             self._seconds += gradient.seconds
+
+    def go_on_from(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
+        """The global parameters become `values`, in mid-round.
+
+        I go on from where the steps taken so far would have led from there; or from `ahead`, if that is given. What is
+        reported in the end is the difference from `values` in either case.
+        """
+        me = self._me
+        if ahead is None:
+            ahead = values - (self.start.values - me.parameters.values)
+        me.commit(values, work, ahead=ahead)
+        # Before the first step, nothing of the round was computed at older parameters.
+        version = self.start.version if self.steps else me.parameters.version
+        self.start = Parameters(values, version, self.start.shard)
 
     def difference(self, weight: float) -> Gradient:
         """Weight · (w_start − w_i), with the samples that were computed for it."""

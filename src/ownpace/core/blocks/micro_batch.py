@@ -20,16 +20,25 @@ _MOST_OF_THE_TIME = 0.8
 class MicroBatch:
     """The size of one worker's micro-batches: fixed, or such that all workers' take about equally long.
 
-    In equal time, the fastest worker's have `largest` samples, which take a time T. The others' are smaller: what takes
-    T, or most of the time between two sums if that is longer. Three things keep sizes steady. A size stays until it is
-    off by a tenth. It is a whole number of grains, since GPUs choose their kernels anew for every size. And it does not
-    shrink where that saves no time, as it does not where starting a micro-batch is what takes long: after each
-    shrinking, the next sum shows the pace at the new size, and if the pace has fallen by more than a third of the
-    size's reduction, the old size is restored.
+    In equal time, the fastest worker's have `largest` samples, which take a time T. The others' are smaller: what
+    takes T, or a share of the time between two sums, if that is longer (by default most of it). Three things keep
+    sizes steady. A size stays until it is off by a tenth. It is a whole number of grains, since GPUs choose their
+    kernels anew for every size. And it does not shrink where that saves no time, as it does not where starting a
+    micro-batch is what takes long: after each shrinking, the next sum shows the pace at the new size, and if the
+    pace has fallen by more than a third of the size's reduction, the old size is restored.
     """
 
-    def __init__(self, rank: int, num_workers: int, largest: int, sizing: Sizing, smoothing: float) -> None:
+    def __init__(
+        self,
+        rank: int,
+        num_workers: int,
+        largest: int,
+        sizing: Sizing,
+        smoothing: float,
+        share: float = _MOST_OF_THE_TIME,
+    ) -> None:
         self._rank = rank
+        self._share = share
         self._largest = largest
         self._fixed = sizing == "fixed"
         self._paces = Paces(num_workers, smoothing)
@@ -66,7 +75,7 @@ class MicroBatch:
     def _wish(self, contributions: Sequence[Contribution]) -> int:
         paces = self._paces.samples_per_s
         fastest = paces.index(max(paces))
-        seconds = max(self._largest / paces[fastest], _MOST_OF_THE_TIME * contributions[fastest].seconds)
+        seconds = max(self._largest / paces[fastest], self._share * contributions[fastest].seconds)
         grain = max(1, self._largest // GRAINS)
         return min(self._largest, max(1, round(paces[self._rank] * seconds / grain) * grain))
 

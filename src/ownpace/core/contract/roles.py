@@ -13,7 +13,7 @@ Whatever is handed out (gradients, parameters) is a snapshot and must not be cha
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ownpace.core.contract.values import Address, Batch, Body, Gradient, Group, Message, Parameters
@@ -184,13 +184,28 @@ class Worker(Learner, Protocol):
         `parameters` cannot be read.
         """
 
+    def step_by_layer(
+        self, total: Pending[Gradient], *, lr_scale: float = 1.0, advance: float | None = None
+    ) -> Awaitable[Gradient]:
+        """Make an update with a sum before all of it has come.
+
+        As in `await me.step_by_layer(me.all_reduce(me.gradient()))`. Each layer's step is made as the layer arrives,
+        and the next gradient waits for a layer only where its forward pass needs it. Awaiting this waits for what goes
+        with the sum alone, which comes with its lowest layers, and returns it: samples, contributions, notes, but no
+        numbers. Until that gradient is there, `parameters` should
+        not be read: on processes that waits for the rest, in virtual time it is an error. The result is that of
+        `step(await total)`, to the bit. Where a step needs the whole gradient (clipping, layer-wise optimizers), and
+        in a user's own loop, all of the sum is waited for.
+        """
+
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         """Commit one optimizer step to my own parameters alone. It is not an update of the global ones."""
 
-    def commit(self, values: Tensor, work: Gradient) -> None:
+    def commit(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
         """Make `values` the global parameters: one update, of the samples of `work`. My optimizer keeps its state.
 
-        Every worker commits the same values. That is how local steps end in an update.
+        Every worker commits the same values. That is how local steps end in an update. With `ahead`, I go on from there
+        instead: local steps whose sum is still to come have led me away from what all have.
         """
 
     def take_data_range(self, start: float, stop: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Union
 
@@ -140,6 +140,10 @@ class Gradient:
     def nbytes(self) -> int:
         """Bytes on the wire, the handful of the header left out."""
         return self.total.nbytes
+
+    def without_numbers(self) -> Gradient:
+        """What is known of it, but for its numbers."""
+        return replace(self, total=self.total[:0])
 
     def noting(self, **notes: float) -> Gradient:
         """The same gradient with these numbers to travel along."""

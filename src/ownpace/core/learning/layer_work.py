@@ -2,7 +2,8 @@
 
 Buckets. Parameter tensors are too many and too small to travel one by one: a bias, the two vectors of a norm. A bucket
 is whole modules, side by side, and is closed as soon as it has 1/32 of the model's numbers. It never reaches over the
-border of a shard.
+border of a shard. In sums every bucket costs a round of messages between all workers, so those are larger: an eighth of
+the model, but 1 MiB at least and 4 MiB at most.
 
 Work. A gradient is a forward and a backward pass, 1 : 2 in time, as each layer's backward pass computes two products
 where the forward pass computes one. Inside a pass, a layer takes time in proportion to its multiplications: its
@@ -28,6 +29,10 @@ FORWARD_SHARE = 1 / 3
 """Of a gradient's time, the forward pass's."""
 _MOST_BUCKETS = 32
 """Of a model, about: more would cost more messages, and save hardly any waiting."""
+
+_BUCKETS_OF_A_SUM = 8
+_LEAST_BYTES, _MOST_BYTES = 1 << 20, 4 << 20
+"""Of a bucket in a sum: large enough that latency hardly counts, small enough that several leave in a backward pass."""
 
 
 class LayerBucket(NamedTuple):
@@ -56,6 +61,23 @@ def layer_buckets(layout: Layout, shard: Shard) -> tuple[LayerBucket, ...]:
         if last or (whole_module and enough):
             buckets.append(LayerBucket(layers[first].start, layers[index].stop, range(first, index + 1)))
             first = index + 1
+    return tuple(buckets)
+
+
+def sum_buckets(layout: Layout, element_size: int) -> tuple[LayerBucket, ...]:
+    """The buckets in which a gradient is summed, the last layers' first.
+
+    >>> sum_buckets(Layout(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 4))), 4)
+    (LayerBucket(start=0, stop=20, layers=range(0, 4)),)
+    """
+    enough = min(_MOST_BYTES, max(_LEAST_BYTES, layout.size * element_size // _BUCKETS_OF_A_SUM))
+    layers, buckets = layout.layers, []
+    above = len(layers)
+    for index in range(len(layers) - 1, -1, -1):
+        start, stop = layers[index].start, layers[above - 1].stop
+        if index == 0 or (stop - start) * element_size >= enough:
+            buckets.append(LayerBucket(start, stop, range(index, above)))
+            above = index
     return tuple(buckets)
 
 
@@ -113,4 +135,4 @@ def _module(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-__all__ = ["FORWARD_SHARE", "LayerBucket", "layer_buckets", "work_shares"]
+__all__ = ["FORWARD_SHARE", "LayerBucket", "layer_buckets", "sum_buckets", "work_shares"]

@@ -15,6 +15,7 @@ from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.core.learning.optimizer_state import join, split
+from ownpace.core.learning.range_steps import RangeSteps, is_plain_sgd
 from ownpace.core.learning.schedule import Schedule
 from ownpace.core.settings import not_negative, positive
 
@@ -126,11 +127,7 @@ class FlatOptimizer:
 
     @property
     def _is_plain_sgd(self) -> bool:
-        if not self._whole or type(self._optimizer) is not torch.optim.SGD:
-            return False
-        # Looked at for every step: all of these are settings, which may change.
-        group = self._optimizer.param_groups[0]
-        return not (group["nesterov"] or group["dampening"] or group["maximize"])
+        return self._whole and is_plain_sgd(self._optimizer)
 
     def initial_state(self) -> State:
         """The state before the first step."""
@@ -204,6 +201,18 @@ class FlatOptimizer:
         torch.autograd.graph.increment_version(values)  # `.data` does not count its changes
         self._let_go()
         return values, self._take_state()
+
+    @property
+    def needs_whole_gradient(self) -> bool:
+        """Whether the step of one layer depends on the gradients of others."""
+        return not self._whole or self._clip_norm is not None
+
+    def in_ranges(self, before: tuple[Tensor, State], samples: int, lr_factor: float) -> RangeSteps | None:
+        """The next step from these parameters and this state, range by range; None: all of it depends on all."""
+        if self.needs_whole_gradient:
+            return None
+        steps = RangeSteps(self._optimizer, self.settings, (before[0], before[1][0]), samples, lr_factor)
+        return steps if steps.are_possible() else None
 
     def _sgd(
         self,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ownpace.core.contract import events
 from ownpace.core.contract.values import Address, Batch, Body, Gradient, Message, Notes
+from ownpace.core.learning.layer_work import FORWARD_SHARE, LayerBucket
 from ownpace.engines.processor import Processor
 from ownpace.engines.progress import Progress
 from ownpace.engines.virtual.clock import Answer, Due
@@ -73,6 +74,18 @@ class VirtualMessage(Message, Due):
         leave(node, self)
 
 
+class Backward(NamedTuple):
+    """A backward pass."""
+
+    processor: Processor
+    start_s: float
+    end_s: float
+
+    def ready(self, share: float) -> float:
+        """When this share of it is done."""
+        return self.processor.partway(self.start_s, self.end_s, share)
+
+
 class VirtualGradient(Gradient, Due):
     """A gradient that is being computed."""
 
@@ -89,6 +102,11 @@ class VirtualGradient(Gradient, Due):
     def begun_s(self) -> float:
         """When the forward pass began."""
         return self.start
+
+    def when_known(self, tell: Callable[[Backward], None]) -> None:
+        """Tell when the backward pass begins and ends, as soon as that is known."""
+        processor = self.worker.processor
+        tell(Backward(processor, processor.partway(self.start, self.end, FORWARD_SHARE), self.end))
 
     def happen(self) -> None:
         worker = self.worker
@@ -172,14 +190,24 @@ class VirtualReceive(Answer[Message]):
         return message
 
 
+Arrival = tuple[LayerBucket, float]
+"""Layers, and when they arrive."""
+
+
 class CollectivePart(Answer[Any]):
     """One member's part in a collective: what it contributes, then what it gets."""
 
-    __slots__ = ("_node", "body", "joined_s", "stop", "what")
+    __slots__ = ("arrivals", "backward", "body", "by_layer", "joined_s", "node", "stop", "what")
 
     def __init__(self, node: Endpoint, what: str, body: Body) -> None:
         super().__init__()
-        self._node = node
+        self.node = node
+        self.backward: Backward | None = None
+        """Where its gradient is still being computed: when its layers are there."""
+        self.by_layer = False
+        """Whether its layers are used as they arrive."""
+        self.arrivals: Sequence[Arrival] = ()
+        """When layers arrive, of a sum that is not there as a whole yet, the lowest first."""
         self.what = what
         self.body = body
         self.stop = False
@@ -188,18 +216,18 @@ class CollectivePart(Answer[Any]):
     @property
     def knows_of_stop(self) -> bool:
         """Whether the node has heard that the run is to end."""
-        return self._node.progress.stop
+        return self.node.progress.stop
 
     def __await__(self) -> Generator[Answer[Any], None, Any]:
         if not self.done:
-            simulation = self._node.simulation
+            simulation = self.node.simulation
             start = simulation.clock.time
             yield self
             if simulation.detail:
-                waited(self._node, self.what, max(start, self.joined_s))  # before it joined, it computed
+                waited(self.node, self.what, max(start, self.joined_s))  # before it joined, it computed
         # Only now, not when the sum is delivered: nodes that have awaited the same sums must agree on when to stop.
         if self.stop:
-            self._node.progress.stop = True
+            self.node.progress.stop = True
         return self.value
 
 
@@ -234,6 +262,8 @@ def waited_until(node: Endpoint, what: str, start: float, end: float) -> None:
 
 
 __all__ = [
+    "Arrival",
+    "Backward",
     "CollectivePart",
     "Computing",
     "Endpoint",

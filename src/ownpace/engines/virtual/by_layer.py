@@ -10,7 +10,7 @@ A gradient's own buckets are booked one by one, when the backward pass has them:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -19,6 +19,8 @@ from ownpace.core.contract.values import Gradient, Message, Notes, Parameters
 from ownpace.core.learning.layer_work import FORWARD_SHARE
 from ownpace.engines.processor import Processor
 from ownpace.engines.virtual.awaitables import (
+    Arrival,
+    Backward,
     Computing,
     Endpoint,
     VirtualGradient,
@@ -141,7 +143,18 @@ class Arriving:
 class ArrivingGradient(VirtualGradient):
     """A gradient at parameters that are still arriving: each layer's forward pass waits for its own."""
 
-    __slots__ = ("_backward_s", "_came", "_first_s", "_indices", "_plus", "_pushes", "_ready_s", "_waits", "_work_s")
+    __slots__ = (
+        "_backward_s",
+        "_came",
+        "_first_s",
+        "_indices",
+        "_plus",
+        "_pushes",
+        "_ready_s",
+        "_told",
+        "_waits",
+        "_work_s",
+    )
     worker: LayersArriving
 
     def __init__(
@@ -158,6 +171,13 @@ class ArrivingGradient(VirtualGradient):
         self._waits: list[tuple[float, float]] = []
         self._first_s = self._backward_s = ready_s
         self._pushes: list[PushedLayers] = []
+        self._told: list[Callable[[Backward], None]] = []
+
+    def when_known(self, tell: Callable[[Backward], None]) -> None:
+        if self.end < math.inf:
+            tell(Backward(self.worker.processor, self._backward_s, self.end))
+        else:
+            self._told.append(tell)
 
     def take_along(self, push: PushedLayers) -> None:
         """Let a message take it along as it is computed."""
@@ -168,8 +188,13 @@ class ArrivingGradient(VirtualGradient):
 
     def begin(self, came: Sequence[Message]) -> None:
         """All messages have begun to arrive: it is known now when the rest will, and where the gradient is taken."""
-        worker, self._came = self.worker, came
-        forward_s, self._backward_s = self._go_forward()
+        self._came = came
+        self.begin_with(self._arrivals())
+
+    def begin_with(self, arrivals: Iterable[Arrival]) -> None:
+        """It is known when each layer arrives, the lowest first."""
+        worker = self.worker
+        forward_s, self._backward_s = self._go_forward(arrivals)
         self.end = worker.processor.spend(self._backward_s, self._work_s * (1 - FORWARD_SHARE))[1]
         self.seconds = forward_s + self.end - self._backward_s
         # As if it had been computed without a pause: a worker's time is counted from here.
@@ -179,36 +204,42 @@ class ArrivingGradient(VirtualGradient):
         pushes, self._pushes = self._pushes, []
         for push in pushes:
             push.begin(self._backward_s, self.end)
+        told, self._told = self._told, []
+        for tell in told:
+            tell(Backward(worker.processor, self._backward_s, self.end))
 
     def _fill(self) -> None:
         """Compute what it consists of."""
         worker = self.worker
         self.total, self.loss = worker.contents(self._indices)
         self.versions = worker.progress.versions
-        if worker.simulation.real:
+        if worker.simulation.accounted:
             self.sources = ((worker.address.index, self.computed),)
         if self._plus is not None:
             self.add(self._plus)
             self._plus = None
 
-    def _go_forward(self) -> tuple[float, float]:
-        """How long the forward pass computes, and when it ends."""
-        simulation, processor = self.worker.simulation, self.worker.processor
-        times = simulation.layer_times
+    def _arrivals(self) -> Iterator[Arrival]:
+        """When the layers of all shards arrive."""
+        simulation = self.worker.simulation
         arrivals = {m.parameters.shard.index: m.arrivals for m in self._came if isinstance(m, LayeredMessage)}
-        spent_s, time, is_first = 0.0, self._ready_s, True
         for shard in simulation.roster.shards:
-            buckets = times.buckets(shard)
+            buckets = simulation.layer_times.buckets(shard)
             # What came whole, or was there before, waits for nothing.
-            there = arrivals.get(shard.index, [0.0] * len(buckets))
-            for bucket, arrival in zip(buckets, there, strict=True):
-                start, end = processor.spend(max(time, arrival), self._work_s * times.forward(bucket))
-                if is_first:
-                    self._first_s, is_first = start, False
-                elif start > time:
-                    self._waits.append((time, start))
-                spent_s += end - start
-                time = end
+            yield from zip(buckets, arrivals.get(shard.index, [0.0] * len(buckets)), strict=True)
+
+    def _go_forward(self, arrivals: Iterable[Arrival]) -> tuple[float, float]:
+        """How long the forward pass computes, and when it ends."""
+        times, processor = self.worker.simulation.layer_times, self.worker.processor
+        spent_s, time, is_first = 0.0, self._ready_s, True
+        for bucket, arrival in arrivals:
+            start, end = processor.spend(max(time, arrival), self._work_s * times.forward(bucket))
+            if is_first:
+                self._first_s, is_first = start, False
+            elif start > time:
+                self._waits.append((time, start))
+            spent_s += end - start
+            time = end
         return spent_s, time
 
     @property

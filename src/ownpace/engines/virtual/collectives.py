@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -10,8 +11,9 @@ from torch import Tensor
 from ownpace.core.contract import events
 from ownpace.core.contract.values import Address, Body, Gradient, Group, add_up, union
 from ownpace.engines.virtual import transport
-from ownpace.engines.virtual.awaitables import CollectivePart, VirtualGradient
+from ownpace.engines.virtual.awaitables import Arrival, Backward, CollectivePart, VirtualGradient
 from ownpace.engines.virtual.clock import Due
+from ownpace.engines.virtual.layered_sum import BucketTransfers
 from ownpace.engines.virtual.simulation import Simulation
 
 What = Literal["all-reduce", "reduce", "broadcast"]
@@ -30,12 +32,26 @@ class Collectives:
     ) -> CollectivePart:
         """Let a node take part in its group's next collective, as soon as what it brings has been computed."""
         body = part.body
-        if isinstance(body, VirtualGradient) and not body.done:
+        computes = isinstance(body, VirtualGradient) and not body.done
+        if isinstance(body, VirtualGradient) and computes and self._goes_by_layer(what, group):
+            # It joins as soon as it is known when its layers will be there.
+            body.when_known(partial(self._join_computing, what, part, address, group))
+        elif isinstance(body, VirtualGradient) and computes:
             # The turn is taken when the gradient is complete: until then this member has not joined.
             body.then = partial(self._join, what, part, address, group, root)
         else:
             self._join(what, part, address, group, root)
         return part
+
+    def _goes_by_layer(self, what: What, group: Group) -> bool:
+        return what == "all-reduce" and len(group) > 1 and len(self._simulation.sum_buckets) > 1
+
+    def _join_computing(
+        self, what: What, part: CollectivePart, address: Address, group: Group, backward: Backward
+    ) -> None:
+        part.backward = backward
+        self._join(what, part, address, group, None)
+        part.joined_s = backward.end_s
 
     def waiting(self) -> list[str]:
         """Which nodes wait for which, in words."""
@@ -80,6 +96,10 @@ class Collective:
         return [f"{member.name} for {missing} in a {self._what}" for member in self._parts]
 
     def _begin(self) -> None:
+        passes = [part.backward for part in self._parts.values() if part.backward is not None]
+        if passes:
+            self._begin_by_layer(passes)
+            return
         simulation = self._simulation
         # In the group's order, not that of arrival: floating-point sums depend on it, and runs must be reproducible.
         bodies = [self._parts[member].body for member in self._group]
@@ -93,11 +113,38 @@ class Collective:
         if simulation.detail:
             simulation.emit(events.Transfer(start, end, self._what, self._group.name, nbytes))
 
+    def _begin_by_layer(self, passes: Sequence[Backward]) -> None:
+        """Sum buckets of layers while others are still being computed."""
+        result = total([self._parts[member].body for member in self._group])
+        assert isinstance(result, Gradient), "what is still computed is a gradient"
+        on_booked = partial(self._finish_by_layer, result)
+        BucketTransfers(self._simulation, self._group, passes, result.total.element_size(), on_booked)
+
+    def _finish_by_layer(self, result: Gradient, arrivals: Sequence[Arrival]) -> None:
+        """Every member has its whole gradient, and it is known when each bucket of the sum arrives."""
+        self._tell_who_stops()
+        clock, last_s = self._simulation.clock, max(time for _, time in arrivals)
+        early, late = [], []
+        for member in self._group:
+            part = self._parts[member]
+            progress = part.node.progress
+            # The last update waits for all of it: nothing may be under way when the accounts are closed.
+            is_last = part.stop or progress.samples + result.new_samples >= progress.budget
+            if part.by_layer and not is_last:
+                part.arrivals = arrivals
+                early.append(part)
+            else:
+                late.append(part)
+        for time, parts in ((arrivals[0][1], early), (last_s, late)):
+            if parts:
+                clock.at(time, Delivery(self, result, parts))
+
     def _take_up_links(self, nbytes: int) -> tuple[float, float]:
         now, latency_s = self._simulation.clock.time, self._simulation.latency_s
         links: list[transport.Link] = [member.node for member in self._group]  # type: ignore[attr-defined]  # virtual
         if self._what == "all-reduce" or self._root is None:
-            return transport.all_reduce(now, links, nbytes, latency_s)
+            is_small = nbytes <= self._simulation.job.fleet.network.direct_bytes
+            return (transport.exchange if is_small else transport.all_reduce)(now, links, nbytes, latency_s)
         root = links[self._group.members.index(self._root)]
         # Site by site, from the root or to it.
         ways = transport.ways(links, first=root) if self._what == "broadcast" else transport.ways(links, last=root)
@@ -118,8 +165,12 @@ class Collective:
         """Whether that node is a member."""
         return address in self._group.members
 
-    def deliver(self, result: Any) -> None:
-        """Hand every member what it gets."""
+    def deliver(self, result: Any, parts: Sequence[CollectivePart] | None) -> None:
+        """Hand every member what it gets, or those whose parts these are."""
+        if parts is not None:
+            for part in parts:
+                part.resolve(result)
+            return
         # In the group's order: coroutines go on inside this loop, and a run must be reproducible.
         for member in self._group:
             reduced_elsewhere = self._what == "reduce" and member is not self._root
@@ -129,16 +180,17 @@ class Collective:
 class Delivery(Due):
     """The end of a collective."""
 
-    __slots__ = ("_result", "collective", "done", "driver")
+    __slots__ = ("_parts", "_result", "collective", "done", "driver")
 
-    def __init__(self, collective: Collective, result: Any) -> None:
+    def __init__(self, collective: Collective, result: Any, parts: Sequence[CollectivePart] | None = None) -> None:
         self.done = False
         self.driver = None
         self.collective = collective
         self._result = result
+        self._parts = parts
 
     def happen(self) -> None:
-        self.collective.deliver(self._result)
+        self.collective.deliver(self._result, self._parts)
 
 
 def total(bodies: list[Body]) -> Body:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from ownpace.core.contract.values import Address, Gradient, Parameters
 from ownpace.engines.progress import Progress
+from ownpace.engines.virtual.awaitables import Arrival
 from ownpace.engines.virtual.by_layer import Arriving
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
 
-LEARNER_SLOTS = ("_before", "_replica", "_snapshot", "_values", "arriving")
+LEARNER_SLOTS = ("_before", "_replica", "_snapshot", "_values", "arriving", "layers_due")
 """What a node that learns adds to its slots."""
 _NONE_HERE: tuple[str, ...] = ()
 
@@ -34,6 +37,8 @@ class VirtualLearner:
     """The global parameters, while local steps have led away from them."""
     arriving: Arriving | None
     """Parameters that are still to come, if there are any."""
+    layers_due: Sequence[Arrival]
+    """When the layers of the latest update arrive, if that was made before all of them had."""
 
     def begin_at(self, replica: Replica) -> None:
         """Begin with these parameters."""
@@ -42,6 +47,7 @@ class VirtualLearner:
         self._snapshot = None
         self._before = None
         self.arriving = None
+        self.layers_due = ()
 
     @property
     def committed(self) -> Replica:
@@ -50,10 +56,17 @@ class VirtualLearner:
             self._replica = Replica(self._values)
         return self._before or self._replica
 
-    @property
-    def parameters(self) -> Parameters:
+    def _check_there(self) -> None:
+        """Raise if the parameters cannot be told yet."""
         if self.arriving is not None:
             self.arriving.check()
+        if self.layers_due and max(time for _, time in self.layers_due) > self.simulation.clock.time:
+            raise RuntimeError("layers of an update made by step_by_layer have not come yet; await a gradient first")
+
+    @property
+    def parameters(self) -> Parameters:
+        if self.arriving is not None or self.layers_due:
+            self._check_there()
         # Kept until the next change: a server hands the same parameters to several workers.
         if self._snapshot is None:
             self._snapshot = Parameters(self._values, self.progress.version, self.address.shard)
@@ -81,8 +94,8 @@ class VirtualLearner:
         self._made_update(gradient, advance)
 
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
-        if self.arriving is not None:
-            self.arriving.check()
+        if self.arriving is not None or self.layers_due:
+            self._check_there()
         simulation, values = self.simulation, self._values
         if simulation.real and gradient.samples:
             replica = self._replica or Replica(values)
@@ -108,23 +121,30 @@ class VirtualLearner:
             self._move(gradient, lr_scale, 0)
             self._snapshot = None
 
-    def commit(self, values: Tensor, work: Gradient) -> None:
+    def commit(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
         if not work.samples:
             return
-        if self.arriving is not None:
-            self.arriving.check()
+        if self.arriving is not None or self.layers_due:
+            self._check_there()
         if self.simulation.real:
             # Other values, the same state: momentum survives an average.
             self._replica = (self._replica or Replica(self._values)).at(values)
             self._values = values
         self._made_update(work, None)
+        # Only now: who evaluates this update is to see the global parameters.
+        if self.simulation.real and ahead is not None:
+            assert self._replica is not None
+            self._before = self._replica.kept()
+            self._replica = self._replica.at(ahead)
+            self._values = ahead
+            self._snapshot = None
 
     def _lr_factor(self, scale: float) -> float:
         return self.simulation.job.lr_factor(self.progress.scheduled) * scale
 
     def _move(self, gradient: Gradient, lr_scale: float, memory: int) -> None:
-        if self.arriving is not None:
-            self.arriving.check()
+        if self.arriving is not None or self.layers_due:
+            self._check_there()
         replica = self._replica or Replica(self._values)
         optimizer = self.simulation.optimizer(self.address.shard)
         self._replica = replica.step(optimizer, gradient, self._lr_factor(lr_scale), memory)

@@ -303,11 +303,9 @@ class VirtualWorker(VirtualLearner, VirtualNode):
                 samples = self.micro_batch
             # Most fleets load in no time: asking first saves a call for every gradient.
             ready = self._load(samples) if self.processor.io_s_per_sample else self._clock.time
-        if at is None and self.arriving is not None:
+        if at is None and (self.arriving is not None or self.layers_due):
             indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
-            arriving = ArrivingGradient(self, samples, ready, indices, plus)
-            self.arriving.wait(arriving)
-            return arriving
+            return self._wait_for_layers(ArrivingGradient(self, samples, ready, indices, plus))
         start, end = self.processor.compute(ready, samples)
         if simulation.real:
             # Drawn and computed when it is asked for, though it is done later: parameters may have moved on by then.
@@ -331,6 +329,27 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         computed.worker = self
         self._clock.at(end, computed)
         return computed
+
+    def _wait_for_layers(self, gradient: ArrivingGradient) -> ArrivingGradient:
+        """Let a gradient begin when it is known when its parameters arrive."""
+        if self.arriving is not None:
+            self.arriving.wait(gradient)
+        else:
+            due, self.layers_due = self.layers_due, ()
+            gradient.begin_with(due)
+        return gradient
+
+    async def step_by_layer(
+        self, total: Pending[Gradient], *, lr_scale: float = 1.0, advance: float | None = None
+    ) -> Gradient:
+        part = total if isinstance(total, CollectivePart) else None
+        if part is not None:
+            part.by_layer = self.simulation.steps_by_layer
+        gradient = await total
+        self.step(gradient, lr_scale=lr_scale, advance=advance)
+        if part is not None:
+            self.layers_due = part.arrivals
+        return self.simulation.said(gradient)
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         super().local_step(gradient, lr_scale=lr_scale)

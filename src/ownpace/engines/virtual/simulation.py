@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract import events
-from ownpace.core.contract.values import Address
+from ownpace.core.contract.values import Address, Gradient
 from ownpace.core.learning.augmented import TrainingSamples
 from ownpace.core.learning.claims import Places
+from ownpace.core.learning.layer_work import LayerBucket, sum_buckets
 from ownpace.core.learning.sampling import Sampler, make_sampler
 from ownpace.engines.job import Job
 from ownpace.engines.layer_times import LayerTimes
@@ -79,6 +80,7 @@ class Simulation:
         self.learning: Learning = (
             TimingOnly(job.task) if job.timing_only else RealLearning(job.task, device, job.autocast, seed=job.seed)
         )
+        self._said: tuple[Gradient, Gradient] | None = None
         self.optimizer = cache(partial(self.learning.optimizer, job.optimizer))
         """The optimizer of a shard, made once for all nodes that hold it."""
 
@@ -86,6 +88,22 @@ class Simulation:
     def layer_times(self) -> LayerTimes:
         """When layers are needed and ready, where they travel on their own."""
         return LayerTimes(self.job.task, self.learning.layout)
+
+    @cached_property
+    def sum_buckets(self) -> Sequence[LayerBucket]:
+        """In which a gradient is summed while it is computed, the last layers' first."""
+        return sum_buckets(self.learning.layout, self.learning.initial.element_size())
+
+    @property
+    def steps_by_layer(self) -> bool:
+        """Whether a step can be made layer by layer; clipping needs all of a gradient, and so may an optimizer."""
+        return self.job.optimizer.clip_norm is None and self.job.optimizer.custom is None
+
+    def said(self, total: Gradient) -> Gradient:
+        """What goes with a sum, made once for all members."""
+        if self._said is None or self._said[0] is not total:
+            self._said = total, total.without_numbers()
+        return self._said[1]
 
     def begin_data(self, numbers: Sequence[int], versions: Sequence[int], samples: int, left: Sequence[Places]) -> None:
         """Deal these places to the workers with these numbers of the fleet, from these versions and samples on."""

@@ -8,6 +8,8 @@ capacity is used only for the time that its own bandwidth needs, from when the t
 
     send                    bytes / bandwidth + latency
     all-reduce, n members   ring: 2(n−1)/n · bytes / bandwidth + 2(n−1) · latency, at the slowest member's bandwidth
+                            of `direct_bytes` at most: (n−1) · bytes / bandwidth + latency
+                            in buckets, while it is computed: each so long, but only the first part of it takes up links
     reduce, broadcast       pipelined chain: bytes / bandwidth + (n−1) · latency, at the slowest member's bandwidth
 
 Where something is between sites, what goes from one to another also passes the uplink of the one, out, and that of
@@ -107,12 +109,33 @@ def all_reduce(now: float, links: Sequence[Link], nbytes: int, latency_s: float)
     passed = _ordered(links)
     if len(passed) < 2:
         return _together(now, links, 2 * (n - 1) / n * nbytes, 2 * (n - 1) * latency_s)
-    part, uplink = nbytes / n, passed[0]
+    takes_s = _ring_s(links, passed, nbytes, latency_s)
+    return _across(now, links, takes_s, 2 * (n - 1) * nbytes / n, Ways(passed, passed))
+
+
+def all_reduce_part(now: float, links: Sequence[Link], nbytes: int, latency_s: float) -> tuple[float, float]:
+    """The same for one bucket of several: the next may follow when the last byte has left, before it has arrived."""
+    start, end = all_reduce(now, links, nbytes, latency_s)
+    passed = _ordered(links)
+    under_way_s = 2 * (len(links) - 1) * latency_s if len(passed) < 2 else _ring_s(links, passed, 0, latency_s)
+    for link in links:
+        link.out_free_s = link.in_free_s = max(start, end - under_way_s)
+    return start, end
+
+
+def exchange(now: float, links: Sequence[Link], nbytes: int, latency_s: float) -> tuple[float, float]:
+    """Take up all links for an all-reduce in which every member sends all of its own to every other."""
+    n = len(links)
+    return _together(now, links, (n - 1) * nbytes, latency_s if n > 1 else 0.0)
+
+
+def _ring_s(links: Sequence[Link], passed: Sequence[Uplink], nbytes: int, latency_s: float) -> float:
+    """How long a ring takes that passes these uplinks."""
+    part, uplink = nbytes / len(links), passed[0]
     inside = Hop(part / _slowest(links), latency_s)
     across = Hop(max(inside.takes_s, part / uplink.bandwidth_bytes_per_s), latency_s + uplink.latency_s)
     sizes = Counter(map(_uplink, links))
-    takes_s = ring_s(tuple(sizes[uplink] for uplink in passed), inside, across)
-    return _across(now, links, takes_s, 2 * (n - 1) * part, Ways(passed, passed))
+    return ring_s(tuple(sizes[uplink] for uplink in passed), inside, across)
 
 
 def chain(

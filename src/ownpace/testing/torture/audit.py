@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.events import Event, Fault, Generation
-from ownpace.core.contract.roles import Learner, Server, Worker
-from ownpace.core.contract.values import Gradient, Sources
+from ownpace.core.contract.roles import Learner, Pending, Server, Worker
+from ownpace.core.contract.values import Gradient, Group, Parameters, Sources
 from ownpace.testing.torture.subjects import TortureSubject
 
 NEAR = 1e-3
@@ -134,9 +134,9 @@ class Books:
             kept = cast(Worker, learner).kept
             self._kept[version] = {key: value.clone() for key, value in kept.items()}
 
-    def alone(self, me: Worker, gradient: Gradient) -> None:
-        """A worker is about to take a step alone."""
-        key = self.generation, me.parameters.version
+    def alone(self, me: Worker, gradient: Gradient, version: int) -> None:
+        """A worker is about to take a step alone, which is to be part of the update after this version."""
+        key = self.generation, version
         self._starts.setdefault(key, me.parameters.values)
         # The workers of one node take their steps together: what they did counts once.
         ranks = tuple(rank for rank, _ in gradient.sources) or (me.rank,)
@@ -149,12 +149,20 @@ class Books:
         key = self.generation, me.parameters.version
         if self.width is None or key not in self._starts:
             return values
-        start, done = self._starts[key], self._alone[key]
-        total = torch.stack(list(done.values())).sum(0)
+        start = self._starts[key]
+        return start - self.summed(me.parameters.version, start - values)
+
+    def summed(self, version: int, moved: Tensor) -> Tensor:
+        """The sum of what all did alone, after a check that its average is what was moved by."""
+        done = torch.stack(list(self._alone[self.generation, version].values()))
         weight = self.subject.total_weight
         if weight is not None:
-            self._check_average(start - values, torch.stack(list(done.values())), weight)
-        return start - total
+            self._check_average(moved, done, weight)
+        return done.sum(0)
+
+    def of_one(self, version: int, rank: int) -> Tensor | float:
+        """What one worker did alone so far, for the update after this version."""
+        return self._alone[self.generation, version].get((rank,), 0.0)
 
     def _check_kept(self, me: Worker) -> None:
         """Whether what an algorithm keeps is what it kept at this version."""
@@ -201,9 +209,14 @@ class Audited:
         me = cast(Worker, self._me)
         counted = self._books.counted(gradient)
         if counted is not gradient:
-            self._books.alone(me, counted)
+            self._books.alone(me, counted, self._version)
             lr_scale = 1.0
         me.local_step(counted, lr_scale=lr_scale)
+
+    @property
+    def _version(self) -> int:
+        """The version that what is done alone now is to be added to."""
+        return self._me.parameters.version
 
     def commit(self, values: Tensor, work: Gradient) -> None:
         """Make the update, and enter it."""
@@ -214,13 +227,59 @@ class Audited:
             self._books.enter(me, work, 1.0, 0)
 
 
+class AuditedAhead(Audited):
+    """A worker that goes on while the sum of what it did is under way.
+
+    It holds its own work since, besides the global parameters, which are sums here. So it is shown its parameters as
+    they would be with averages.
+    """
+
+    def __init__(self, me: Worker, books: Books) -> None:
+        super().__init__(me, books)
+        self._begun = me.parameters.version
+        self._handed_in = 0
+        self._global = self._shown = me.parameters.values
+
+    @property
+    def parameters(self) -> Parameters:
+        """As the algorithm has them."""
+        held = self._me.parameters
+        if self._shown is self._global:
+            return held
+        return Parameters(held.values + (self._shown - self._global), held.version, held.shard)
+
+    @property
+    def _version(self) -> int:
+        # Sums are handed in one after the other, and each makes one update.
+        return self._begun + self._handed_in
+
+    def all_reduce(self, body: Gradient, group: Group | None = None) -> Pending[Gradient]:
+        """Hand in what was done so far; what follows belongs to the next update."""
+        self._handed_in += 1
+        return self._me.all_reduce(body, group)
+
+    def commit(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
+        """Make the update, and enter it."""
+        me, books = cast(Worker, self._me), self._books
+        if not work.samples:
+            return
+        if books.width is None:
+            me.commit(values, work, ahead=ahead)
+        else:
+            total = self._global - books.summed(me.parameters.version, self._shown - values)
+            me.commit(total, work, ahead=None if ahead is None else total - books.of_one(self._version, me.rank))
+            self._global, self._shown = total, values
+        books.enter(me, work, 1.0, 0)
+
+
 def audited(algorithm: Algorithm, books: Books) -> Algorithm:
     """The same algorithm, with books kept on it."""
 
     async def worker(self: Algorithm, me: Worker) -> None:
         generation = books.generation
         books.begin(me, holds=not algorithm.has_servers)
-        await algorithm.worker(cast(Worker, Audited(me, books)))
+        node = AuditedAhead(me, books) if books.subject.goes_on else Audited(me, books)
+        await algorithm.worker(cast(Worker, node))
         books.ended[generation].append((me.address.name, me.parameters.version, me.parameters.values))
 
     async def server(self: Algorithm, me: Server) -> None:

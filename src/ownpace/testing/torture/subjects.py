@@ -28,6 +28,8 @@ class TortureSubject:
     """By how many batches a worker may be ahead of the slowest when it begins another (None: no bound)."""
     total_weight: float | None = 1.0
     """Of averages: what the weights of all workers add up to (None: an average is more than a weighted sum)."""
+    goes_on: bool = False
+    """Whether workers go on alone while the sum of what they did is under way."""
     drops_samples: bool = False
     ends_by_itself: bool = False
 
@@ -56,12 +58,14 @@ def draw_subject(draws: Draws, num_workers: int, only: str | None = None) -> Tor
 def described(algorithm: Algorithm, name: str) -> TortureSubject:
     """What may be expected of one of our algorithms."""
     settings = vars(algorithm)
-    kind: Kind = "averages" if name in ("local", "diloco", "wp", "simuparallel") else "sums"
+    kind: Kind = "averages" if name in _AVERAGES else "sums"
     if settings.get("compensation") and name == "dc-async":
         kind = "corrected"
     total_weight: float | None = 1.0
-    if name == "diloco":
+    if "outer_lr" in settings:
         total_weight = settings["outer_lr"] if not settings["outer_momentum"] else None
+    if name == "overlap-local":
+        total_weight = None
     return TortureSubject(
         algorithm=algorithm,
         name=name,
@@ -69,14 +73,17 @@ def described(algorithm: Algorithm, name: str) -> TortureSubject:
         most_stale=_MOST_STALE.get(name),
         most_ahead=settings.get("staleness"),
         total_weight=total_weight,
+        goes_on=name in _GO_ON,
         drops_samples=name == "backup",
         ends_by_itself=settings.get("rounds") is not None,
     )
 
 
+_GO_ON = ("stride", "cocod", "overlap-local")
+_AVERAGES = ("local", "diloco", "wp", "simuparallel", *_GO_ON)
 _MOST_STALE = {
     **dict.fromkeys(("sync", "balanced", "layered", "backup", "local", "diloco", "wp", "simuparallel"), 0),
-    **dict.fromkeys(("pace", "abs", "acco", "pipe", "od"), 1),
+    **dict.fromkeys(("pace", "abs", "acco", "pipe", "od", *_GO_ON), 1),
 }
 
 
@@ -142,6 +149,19 @@ def _simuparallel(draws: Draws, num_workers: int) -> dict[str, object]:
     }
 
 
+def _stride(draws: Draws, num_workers: int) -> dict[str, object]:
+    steps = draws.number(1, 4)
+    return {
+        "steps": steps,
+        "max_steps": draws.one_of(512, steps, steps + draws.number(1, 8)),
+        "batch": draws.one_of("fixed", "equal-time"),
+        "outer_lr": draws.one_of(0.7, 1.0),
+        "outer_momentum": draws.one_of(0.0, 0.0, 0.5),
+        "warmup": draws.one_of(0, 0, draws.number(1, 4)),
+        "smoothing": draws.one_of(0.3, 1.0),
+    }
+
+
 def _none(draws: Draws, num_workers: int) -> dict[str, object]:
     return {}
 
@@ -171,6 +191,13 @@ _PARAMETERS: dict[str, Draw] = {
         "outer_momentum": draws.one_of(0.0, 0.9),
         "by_pace": draws.one_of(True, False),
         "smoothing": draws.one_of(0.3, 1.0),
+    },
+    "stride": _stride,
+    "cocod": lambda draws, _: {"steps": draws.number(1, 5), "smoothing": draws.one_of(0.3, 1.0)},
+    "overlap-local": lambda draws, _: {
+        "steps": draws.number(1, 5),
+        "pullback": draws.one_of(0.3, 0.6, 1.0),
+        "anchor_momentum": draws.one_of(0.0, 0.7),
     },
     "wp": _wp,
     "simuparallel": _simuparallel,

@@ -31,7 +31,7 @@ SIZE = 997
 BATCH = 8
 PACES = (240, 160, 160, 80)
 """Slow enough that a small machine can keep them."""
-AVERAGING = ("local", "diloco", "wp", "simuparallel")
+AVERAGING = ("local", "diloco", "stride", "cocod", "overlap-local", "wp", "simuparallel")
 """Their parameters are means, which do not count samples."""
 _PARAMETERS: dict[str, dict[str, object]] = {
     "grouping": {"prerun": 2, "regroup_every": 20},

@@ -2,7 +2,7 @@
 
 nodes           ProcessNode (a communicator is just that), ProcessServer, ProcessWorker
 context, terms  what a node is given, and what all nodes of a run must know
-inbox           what arrives: messages, control messages, the word to stop
+inbox           what arrives: messages (deliveries), control messages, the word to stop
 sums            collectives: starting them, asking whether they are over, reading the result
 learner         parameters, the updates made to them, what is counted and shown of that
 parameters      what is stepped: a flat vector with our optimizer

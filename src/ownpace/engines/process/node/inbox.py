@@ -12,15 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-import torch
-from torch import Tensor
-
-from ownpace.core.contract import events
 from ownpace.core.contract.errors import PeerLost, ReplicasDiffer, WireError
-from ownpace.core.contract.values import Address, Body, Gradient, Message, Parameters
+from ownpace.core.contract.values import Address, Body
 from ownpace.core.learning.layer_work import layer_buckets
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.parts import Assembly, Parts
+from ownpace.engines.process.node.deliveries import Deliveries
 from ownpace.engines.process.node.receiving import Come, ProcessReceive
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.talk.control import (
@@ -36,7 +32,8 @@ from ownpace.engines.process.talk.control import (
 )
 from ownpace.engines.process.talk.links import PrescribedLink
 from ownpace.engines.process.talk.regrouping import DeclaredDead, Plan, Regroup
-from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
+from ownpace.engines.process.talk.wire import Packet, blamed, unpack_from
+from ownpace.engines.process.talk.wire_header import Limits
 from ownpace.engines.progress import Progress
 
 C = TypeVar("C", bound=Control)
@@ -92,12 +89,10 @@ class Inbox:
         self._limits = Limits(
             context.roster.shards, context.layout.size, context.like.dtype, len(context.roster.workers), own, sizes
         )
-        self._assembly = Assembly(sizes, None if own is None else own.index)
+        self._deliveries = Deliveries(context, sizes, None if own is None else own.index)
         links = context.terms.links
         self.link = None if links is None else PrescribedLink(links, context.address)
         """Where bandwidths are prescribed."""
-        self._arrived: deque[Come] = deque()
-        self._receiving: list[ProcessReceive] = []
         self._controls: deque[tuple[Control, Body]] = deque() if before is None else before._controls
         self._early: list[tuple[str, Packet]] = []
         self._next_look_s = 0.0
@@ -124,11 +119,9 @@ class Inbox:
         # The number first: what was early is delivered below, and must count as of now.
         self.loop = loop
         self.told_to_stop = False
-        self._arrived.clear()
-        self._assembly.clear()
+        self._deliveries.clear()
         if self.link is not None:
             self.link.clear()
-        self._receiving.clear()
         early, self._early = self._early, []
         for name, packet in early:
             self._deliver(name, packet)
@@ -136,12 +129,7 @@ class Inbox:
     def receive(self, sender: Address | None = None) -> ProcessReceive:
         """The next message, from any node or from `sender` alone."""
         received = ProcessReceive(self, sender)
-        for entry in self._arrived:
-            if received.wants(entry.message):
-                self._arrived.remove(entry)
-                received.come = entry
-                return received
-        self._receiving.append(received)
+        self._deliveries.give(received)
         return received
 
     def look(self, timeout_s: float | None) -> None:
@@ -170,7 +158,7 @@ class Inbox:
         """Take in what is due on a prescribed link; returns how long to wait, at most, for what is not."""
         now = self._context.clock.now()
         for sender, packet in link.due(now):
-            self._take_in(sender.name, packet)
+            self._deliveries.take_in(sender.name, packet)
             timeout_s = 0.0
         next_s = link.next_s(now)
         return timeout_s if next_s is None else min(next_s, math.inf if timeout_s is None else timeout_s)
@@ -246,42 +234,9 @@ class Inbox:
         if sender is None:
             return  # it takes no part in this generation
         if self.link is None or packet.sent_s < 0:  # before the start, no time has passed on any link
-            self._take_in(name, packet)
+            self._deliveries.take_in(name, packet)
         else:
             self.link.hold(sender, packet)
-
-    def _take_in(self, name: str, packet: Packet) -> None:
-        """A message of this generation is there."""
-        context, now = self._context, self._context.clock.now()
-        if context.reporter.detail and now > 0:
-            nbytes = 0 if packet.body is None else packet.body.nbytes
-            context.reporter.event(
-                events.Transfer(min(packet.sent_s, now), now, "send", [name, context.address.name], nbytes)
-            )
-        parts = None if packet.num_parts == 1 else self._assembly.take(name, packet)
-        if parts is None:
-            self._hand_over(name, packet, None)
-        elif isinstance(packet.body, Parameters) and packet.part == 0:
-            self._hand_over(name, packet, parts)  # to be used as it arrives
-        elif isinstance(packet.body, Gradient) and parts.is_complete and parts.said is not None:
-            self._hand_over(name, parts.said, parts)
-
-    def _hand_over(self, name: str, packet: Packet, parts: Parts | None) -> None:
-        """Give a message to the oldest receive that wants it, or keep it for the next."""
-        body = packet.body
-        if isinstance(body, Gradient) and parts is not None:
-            body.total = parts.values
-        elif isinstance(body, Parameters) and parts is not None:
-            body.values = parts.values
-        body = _on(body, self._context.like.device) if parts is None or parts.is_complete else body
-        message = Message(self._context.roster.by_name[name], body, packet.samples, packet.stop, packet.notes)
-        come = Come(message, packet.settings, parts)
-        for received in self._receiving:
-            if received.wants(message):
-                self._receiving.remove(received)
-                received.come = come
-                return
-        self._arrived.append(come)
 
     @property
     def newest_loop(self) -> int:
@@ -310,16 +265,3 @@ class Inbox:
             if self.released:
                 raise Released
         return start
-
-
-def _on(body: Body, device: torch.device) -> Body:
-    """The same body on this device."""
-    if device.type == "cpu" or body is None:
-        return body
-    if isinstance(body, Gradient):
-        body.total = body.total.to(device)
-    elif isinstance(body, Parameters):
-        body.values = body.values.to(device)
-    elif isinstance(body, Tensor):
-        return body.to(device)
-    return body

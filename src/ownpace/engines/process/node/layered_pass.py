@@ -15,6 +15,8 @@ from ownpace.core.learning.layer_work import FORWARD_SHARE, LayerBucket
 from ownpace.engines.layer_times import LayerTimes
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.receiving import ProcessReceive
+from ownpace.engines.process.node.unfinished import UnfinishedStep
+from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 from ownpace.engines.processor import Processor
 
 Push = tuple[Address, Notes]
@@ -55,24 +57,45 @@ class LayerPace:
 
 
 class ForwardPass:
-    """Goes through the layers of a forward pass, and waits for those that have not come."""
+    """Goes through the layers of a forward pass, and waits for those that have not come: of servers, or of a sum."""
 
     def __init__(
-        self, worker: ProcessWorker, arriving: Sequence[ProcessReceive], pace: LayerPace, keep: Callable[[float], None]
+        self,
+        worker: ProcessWorker,
+        arriving: Sequence[ProcessReceive],
+        pace: LayerPace,
+        keep: Callable[[float], None],
+        *,
+        at: Parameters | None = None,
     ) -> None:
+        """`at`: another point than the worker's parameters; nothing is waited for then."""
         self._worker = worker
         self._arriving = {received.sender.shard.index: received for received in arriving if received.sender is not None}
         self._pace = pace
         self._keep = keep
+        self._unfinished = worker.learner.unfinished if at is None else None
         self._left = deque(
             (shard, part, bucket)
             for shard in worker.context.roster.shards
             for part, bucket in enumerate(pace.times.buckets(shard))
         )
+        if self._unfinished is not None:  # as the sum comes
+            shard = worker.context.roster.shards[0]
+            self._left = deque((shard, part, bucket) for part, bucket in enumerate(self._unfinished.buckets))
         self.waited_s = 0.0
         """How long it has waited for layers."""
-        self.values = worker.learner.held.room() if arriving else worker.learner.held.values
+        self.values = self._room(worker, arriving)
         """Where layers are put as they come, and read."""
+
+    def _room(self, worker: ProcessWorker, arriving: Sequence[ProcessReceive]) -> Tensor:
+        if self._unfinished is not None:
+            return self._unfinished.values
+        return worker.learner.held.room() if arriving else worker.learner.held.values
+
+    @property
+    def waits(self) -> bool:
+        """Whether there may be something to wait for."""
+        return bool(self._arriving) or self._unfinished is not None
 
     def need(self, layer: int) -> None:
         """This layer and all below it are about to be used."""
@@ -82,12 +105,26 @@ class ForwardPass:
     def _go_through(self, shard: Shard, part: int, bucket: LayerBucket) -> None:
         self._keep(self._pace.end_s)  # the time of the layers below
         received, come_s = self._arriving.get(shard.index), 0.0
-        if received is not None:
+        if self._unfinished is not None:
+            come_s = self._step(self._unfinished, bucket)
+        elif received is not None:
             come_s = self._await(received, part)
             assert received.come is not None
             values = received.come.message.parameters.values
             self.values[bucket.start : bucket.stop] = values[bucket.start - shard.start : bucket.stop - shard.start]
         self._pace.go_forward(bucket, come_s)
+
+    def _step(self, unfinished: UnfinishedStep, bucket: LayerBucket) -> float:
+        """Make the step of a bucket; returns when its sum came, if that was not before."""
+        clock = self._worker.context.clock
+        since, was_there = clock.now(), unfinished.has_come(bucket)
+        unfinished.need(bucket.layers.stop - 1)
+        now = clock.now()
+        # Stepping is no computing of a gradient either. A GPU computes the layers below meanwhile: its own time counts,
+        # with what it waits, which is the same for all workers.
+        if self.values.device.type == "cpu":
+            self.waited_s += now - since
+        return 0.0 if was_there else now
 
     def _await(self, received: ProcessReceive, part: int) -> float:
         """Wait for a bucket; returns when it came, if that was not before."""
@@ -111,6 +148,8 @@ class ForwardPass:
         """The forward pass is over: all layers are there."""
         if self._left:
             self.need(self._left[-1][2].layers.stop - 1)
+        if self._unfinished is not None:
+            self._unfinished.finish()
         placed: list[Parameters] = []
         for received in self._arriving.values():
             assert received.come is not None
@@ -157,3 +196,18 @@ class BackwardPass:
         if len(known.versions) > 1:
             known.versions = (known.versions[to.shard.index],)
         self.worker.post(to, known, notes, part, num_parts)
+
+
+class Leaving:
+    """A gradient that is summed while it is computed."""
+
+    def __init__(self, collectives: GroupCollectives, buffer: Tensor, num_layers: int) -> None:
+        self._parts = collectives, buffer, num_layers
+        self.values = collectives.values(buffer)
+        """Where it is computed."""
+        self.sender: BucketSender | None = None
+
+    def begin(self, keep_pace: Callable[[LayerBucket], None]) -> Callable[[int], None]:
+        """What to call with each layer that is there; a bucket leaves after its prescribed time."""
+        self.sender = BucketSender(*self._parts, keep_pace)
+        return self.sender.layer_is_there

@@ -13,8 +13,10 @@ from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.engines.ledger import EvaluationMarks
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox
-from ownpace.engines.process.node.parameters import HeldParameters
+from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
 from ownpace.engines.process.node.replica_watch import ReplicaWatch, layer_checksums
+from ownpace.engines.process.node.sums import ProcessSum
+from ownpace.engines.process.node.unfinished import UnfinishedStep
 from ownpace.engines.process.talk.control import Snapshot, WorkerBuffers
 from ownpace.engines.progress import Progress
 
@@ -49,7 +51,7 @@ class LearnerState:
         """Called after every optimizer step, with the time at which it was begun."""
         self._agreed: Sequence[float] = ()
         self._mine: Sequence[float] = ()
-        self._has_warned = False
+        self._has_warned = self._has_told = False
 
     @property
     def parameters(self) -> Parameters:
@@ -67,7 +69,9 @@ class LearnerState:
         self._marks.go_on_from(self._progress.samples)
 
     def go_back(self) -> None:
-        """Forget local steps since the last update: whoever was to hear of them never will."""
+        """Forget local steps since the last update, and one under way: whoever was to hear of them never will."""
+        if isinstance(self.held, FlatParameters):
+            self.held.drop_step()
         if self._away_from is not None:
             self.held.overwrite(self._away_from)
             self._away_from = None
@@ -116,6 +120,54 @@ class LearnerState:
             self._made_update(gradient, advance)
             self.on_stepped(begun_s)
 
+    @property
+    def unfinished(self) -> UnfinishedStep | None:
+        """An update of which layers are still to come."""
+        return self.held.unfinished if isinstance(self.held, FlatParameters) else None
+
+    def settle(self) -> None:
+        """Make all of an update of which layers are still to come."""
+        if self.unfinished is not None:
+            self.unfinished.finish()
+
+    def step_by_layer(self, summed: ProcessSum, lr_scale: float, advance: float | None) -> Gradient:
+        """Make an update with a sum as its layers arrive, if that can be done; returns what goes with the sum."""
+        self.settle()
+        held, progress = self.held, self._progress
+        if not isinstance(held, FlatParameters) or len(summed.by_bucket) < 2:
+            gradient = summed.whole()
+            self.step(gradient, lr_scale, advance, 0)
+            return gradient.without_numbers()
+        said = summed.begin()
+        # The last update waits for all of it: nothing may be under way when the accounts are closed.
+        is_last = (
+            progress.samples + said.new_samples >= progress.budget or progress.version + 1 >= progress.last_version
+        )
+        goes = said.samples > 0 and not (is_last or progress.stop or said.partial)
+        begun_s = self._context.clock.now()
+
+        def end() -> None:
+            # Only now: an update of which some layers never come has not been made.
+            self._maybe_close_totals()
+            self._made_update(said, advance)
+
+        if goes and held.begin_step(summed, said.samples, self._lr_factor(lr_scale), end):
+            self._away_from = None
+            self.on_stepped(begun_s)
+        else:
+            self._maybe_tell_of_waiting(held)
+            self.step(summed.whole(), lr_scale, advance, 0)
+        return said.without_numbers()
+
+    def _maybe_tell_of_waiting(self, held: FlatParameters) -> None:
+        if held.needs_whole_gradient and self._context.is_evaluated and not self._has_told:
+            self._has_told = True
+            warnings.warn(
+                "this optimizer, or clip_norm, needs the whole gradient for each step: updates wait for all of their "
+                "sums, and the next forward pass hides nothing of them",
+                stacklevel=2,
+            )
+
     def _warn_of_difference(self) -> None:
         found = self.held.difference(self._mine, self._agreed)
         if found:
@@ -148,14 +200,20 @@ class LearnerState:
         """Those agreed on for a sum, so that its members stay together; for this worker's own gradient, its own."""
         return self._agreed if gradient.contributions else ()
 
-    def commit(self, values: Tensor, work: Gradient) -> None:
-        """Make an update whose result is known."""
+    def commit(self, values: Tensor, work: Gradient, ahead: Tensor | None) -> None:
+        """Make an update whose result is known; with `ahead`, go on from there."""
         if work.samples:
             begun_s = self._context.clock.now()
             self._maybe_close_totals()
             self._away_from = None
             self.held.overwrite(values)
-            self._made_update(work, None)
+            # What is shown and checked of this update are the values that all have, so only then the way ahead.
+            own = self._context.address.index
+            left = 0 if ahead is None else max(0, self._local_samples - work.contributions[own].samples)
+            self._made_update(work, None, left)
+            if ahead is not None:
+                self._away_from = values
+                self.held.overwrite(ahead)
             self.on_stepped(begun_s)
 
     def place(self, parameters: Parameters) -> None:
@@ -175,7 +233,7 @@ class LearnerState:
         if self._marks.passed(self._progress.samples):
             self.show(final=False)
 
-    def _made_update(self, gradient: Gradient, advance: float | None) -> None:
+    def _made_update(self, gradient: Gradient, advance: float | None, local_samples: int = 0) -> None:
         progress, reporter, now = self._progress, self._context.reporter, self._context.clock.now()
         self._use(gradient)
         staleness = progress.made_update(gradient, advance)
@@ -188,8 +246,8 @@ class LearnerState:
         if self._marks.passed(progress.samples):
             self.show(final=False)
         # Before the coroutine goes on: the next sum carries the settings that the schedule has arrived at by then.
-        self._local_samples = 0
-        self.on_progress(0)
+        self._local_samples = local_samples
+        self.on_progress(local_samples)
         self._watch.made_update(progress.version, self.held.values)
         reporter.maybe_report(now)
 

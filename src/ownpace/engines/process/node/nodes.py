@@ -22,7 +22,7 @@ from ownpace.engines.process.node.learner import LearnerState
 from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
 from ownpace.engines.process.node.receiving import ProcessReceive, taken
-from ownpace.engines.process.node.sums import NodeSums
+from ownpace.engines.process.node.sums import NodeSums, ProcessSum
 from ownpace.engines.process.talk.control import Control, Pull, Pulled, PullState, StatePart
 from ownpace.engines.process.talk.wire import Packet, blamed
 from ownpace.engines.progress import Progress
@@ -254,10 +254,12 @@ class ProcessWorker(ProcessNode):
 
     @property
     def lr(self) -> float:
+        self.learner.settle()
         return self.learner.lr
 
     @property
     def updates(self) -> int:
+        self.learner.settle()
         return self.progress.version
 
     @property
@@ -306,6 +308,17 @@ class ProcessWorker(ProcessNode):
         self._settle()
         self.learner.step(gradient, lr_scale, advance, memory)
 
+    async def step_by_layer(
+        self, total: Pending[Gradient], *, lr_scale: float = 1.0, advance: float | None = None
+    ) -> Gradient:
+        if isinstance(total, ProcessSum):
+            self.finish_asked()
+            self._settle()
+            return self.learner.step_by_layer(total, lr_scale, advance)
+        gradient = await total  # a user's loop has yet to bring this worker's part
+        self.step(gradient, lr_scale=lr_scale, advance=advance)
+        return gradient.without_numbers()
+
     def peek(self, gradient: Gradient, *, lr_scale: float = 1.0) -> Parameters:
         self._settle()
         return self.learner.peek(gradient, lr_scale)
@@ -339,10 +352,10 @@ class ProcessWorker(ProcessNode):
         self._settle()
         self.learner.local_step(gradient, lr_scale)
 
-    def commit(self, values: Tensor, work: Gradient) -> None:
+    def commit(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
         self.finish_asked()
         self._settle()
-        self.learner.commit(values, work)
+        self.learner.commit(values, work, ahead)
 
     def take_data_range(self, start: float, stop: float) -> None:
         self.source.take_data_range(start, stop)

@@ -8,9 +8,10 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layer_work import sum_buckets
 from ownpace.engines.process.node.layer_sender import LayerSender, Seen, no_overlap
 from ownpace.engines.process.node.user_parameters import UserParameters
-from ownpace.engines.process.talk.collectives import GroupCollectives, divide
+from ownpace.engines.process.talk.collectives import GroupCollectives
 
 _WATCHED_STEPS = 3
 """How many steps in a row must leave gradients alone before they are sent early."""
@@ -30,7 +31,7 @@ class Overlap:
         self._is_on = decided
         self._is_decided = decided is not None
         # In one bucket, all leaves with the header, which is written at the step; watching layers would only cost time.
-        if len(user.pairs) > 1 or len(divide(user.layout, user.values.element_size())) == 1:
+        if len(user.pairs) > 1 or len(sum_buckets(user.layout, user.values.element_size())) == 1:
             self._is_on = False
         self._clean_steps = 0
         self._seen: dict[int, Seen | None] = {}

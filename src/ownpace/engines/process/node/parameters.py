@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.optimizer import FlatOptimizer, State
+from ownpace.engines.process.node.unfinished import ArrivingLayers, UnfinishedStep
 
 
 class HeldParameters(Protocol):
@@ -64,16 +65,67 @@ class FlatParameters:
     """
 
     def __init__(self, values: Tensor, optimizer: FlatOptimizer, places: Sequence[int] | None = None) -> None:
-        self.values = values
+        self._values = values
         self._optimizer = optimizer
         self._places = places
         self._states: dict[int, State] = {}
         self._handed_out = False
+        self._spare: tuple[Tensor, dict[str, object]] | None = None
+        self.unfinished: UnfinishedStep | None = None
+        """A step of which layers are still to come."""
+
+    @property
+    def values(self) -> Tensor:
+        # Whoever looks, for whatever reason: a vector of which some layers are a step behind must never be seen.
+        if self.unfinished is not None:
+            self.unfinished.finish()
+        return self._values
+
+    @values.setter
+    def values(self, values: Tensor) -> None:
+        self._values = values
+
+    @property
+    def needs_whole_gradient(self) -> bool:
+        """Whether no step can be made layer by layer."""
+        return self._optimizer.needs_whole_gradient
+
+    def begin_step(self, arriving: ArrivingLayers, samples: int, lr_factor: float, on_end: Callable[[], None]) -> bool:
+        """Take one optimizer step as its gradient arrives, if that can be done so; returns whether it can.
+
+        Args:
+            arriving: The sum of the gradients of the samples, as it comes.
+            samples: How many they are.
+            lr_factor: Multiplies the learning rates.
+            on_end: Called when the step is made.
+        """
+        steps = self._optimizer.in_ranges((self.values, self._state()), samples, lr_factor)
+        if steps is None:
+            return False
+        spare, self._spare = self._spare, None
+        steps.begin(spare)
+
+        def end() -> None:
+            self.unfinished = None
+            before = self._values, self._states[0][0]
+            steps.keep_state()
+            # What was before is where the next step is made, unless somebody still looks at it.
+            self._spare = None if self._handed_out else before
+            self._values, self._states[0], self._handed_out = steps.values, [steps.state], False
+            on_end()
+
+        self.unfinished = UnfinishedStep(arriving, steps, end)
+        return True
+
+    def drop_step(self) -> None:
+        """Be as before a step that is under way: what is still to come of it never will."""
+        self.unfinished = None
 
     def snapshot(self) -> Tensor:
         # Not a copy: the next step makes new values instead of overwriting these.
+        values = self.values
         self._handed_out = True
-        return self.values
+        return values
 
     def _state(self, memory: int = 0) -> State:
         if memory not in self._states:
@@ -105,29 +157,39 @@ class FlatParameters:
 
     def _look_at_layers(self, gradient: Gradient) -> None:
         if gradient.partial:
+            self._spare = None
             self._states = self._optimizer.by_layer(self._states)
 
     def layer_states(self) -> State:
         """The optimizer's state, layer by layer."""
+        self._settle()
         return self._optimizer.layer_states(self._state())
 
     def take_layer_states(self, states: State) -> None:
         """Go on with this state, layer by layer."""
+        self._settle()
         self._states = {0: self._optimizer.of_layers(states)}
 
     def all_states(self) -> dict[str, State]:
         """The optimizer's states, each layer by layer, by the number of the memory."""
+        self._settle()
         return {str(memory): self._optimizer.layer_states(state) for memory, state in self._states.items()}
 
     def take_all(self, values: Tensor, states: Mapping[str, State]) -> None:
         """Go on with these parameters and states."""
+        self._settle()
         self.overwrite(values)
         self._states = {int(memory): self._optimizer.of_layers(state) for memory, state in states.items()}
 
     def place(self, values: Tensor, shard: Shard) -> None:
         self.room()[shard.start : shard.stop] = values
 
+    def _settle(self) -> None:
+        if self.unfinished is not None:
+            self.unfinished.finish()
+
     def room(self) -> Tensor:
+        self._settle()
         if self._handed_out:
             self.values = self.values.clone()
             self._handed_out = False
@@ -136,6 +198,7 @@ class FlatParameters:
         return self.values
 
     def overwrite(self, values: Tensor) -> None:
+        self._settle()
         self.values = values
         self._handed_out = True  # the algorithm that made them may still hold them
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from ownpace.core.contract.roles import Pending
 from ownpace.core.contract.values import Address, Message
 from ownpace.engines.process.node.parts import Parts
+
+T = TypeVar("T")
 
 
 class Arrivals(Protocol):
@@ -71,15 +73,15 @@ class ProcessReceive:
         yield
 
 
-def taken(received: Pending[Message]) -> Message:
-    """A message, waited for here and now. What it depends on has been sent."""
-    waiting = received.__await__()
+def taken(pending: Pending[T]) -> T:
+    """What was started, waited for here and now. What it depends on has been sent."""
+    waiting = pending.__await__()
     try:
         next(waiting)
     except StopIteration as end:
-        message: Message = end.value
-        return message
-    raise RuntimeError("a message was awaited that cannot come before a gradient that is still to be computed")
+        value: T = end.value
+        return value
+    raise RuntimeError("something was awaited that cannot come before a gradient that is still to be computed")
 
 
 __all__ = ["Come", "ProcessReceive", "taken"]

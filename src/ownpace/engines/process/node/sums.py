@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from torch import Tensor
@@ -11,10 +11,12 @@ from torch import Tensor
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import MachineDied
 from ownpace.core.contract.values import NO_NOTES, Gradient, Group, Notes
+from ownpace.core.learning.layer_work import LayerBucket
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S, Inbox
+from ownpace.engines.process.node.receiving import taken
 from ownpace.engines.process.talk.channels import Work, finish
-from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
+from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives, Works
 from ownpace.engines.process.talk.header import Said
 from ownpace.engines.progress import Progress
 
@@ -83,16 +85,16 @@ class NodeSums:
                 self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop,
                 settings=mine,
             )  # fmt: skip
-        header = collectives.header(gradient, stop, now, mine if collectives.channels.member == 0 else ())
+        through = 0.0 if sender is None else sender.through()
+        header = collectives.header(gradient, stop, now, mine if collectives.channels.member == 0 else (), through)
         # Buckets that left during the backward pass are not sent again.
-        launched = 0 if sender is None else sender.launched
-        works = [] if sender is None else list(sender.works)
-        works += collectives.all_reduce(header, buffer, launched)
+        works = collectives.all_reduce(header, buffer, {} if sender is None else sender.works)
         summed = collectives.summed_header(header, buffer)
         values = collectives.values(buffer)
         return ProcessSum(
-            self, "all-reduce", collectives, works, summed, values, now, gradient.notes, False, settings=mine
-        )
+            self, "all-reduce", collectives, [work for each in works.values() for work in each], summed, values, now,
+            gradient.notes, False, settings=mine, by_bucket=works,
+        )  # fmt: skip
 
     def reduce(self, body: Gradient | Tensor | None, root: int, group: Group) -> ProcessSum:
         """Start the sum, for one member only."""
@@ -175,6 +177,9 @@ class ProcessSum:
     """This member's own, when it contributed."""
     only_for: int | None = None
     """The one member that gets the result of a reduce."""
+    by_bucket: Works = field(default_factory=dict)
+    """What brings each bucket of layers, where it comes so."""
+    _said: Said | None = None
 
     @property
     def done(self) -> bool:
@@ -203,24 +208,35 @@ class ProcessSum:
         return is_of_all and parts[0].samples > 0 and parts[channels.member].samples > 0
 
     def _finish(self) -> Gradient | Tensor | None:
+        header = self._wait(self._works)
+        self._works = ()
+        # A member that is not the root of a reduce has leftovers of the sum in its header: there is nothing to read.
+        if self.only_for not in (None, self._collectives.channels.member):
+            return None
+        said = self._collectives.read(header, self._noted)
+        self._tell(said)
+        self._stop = said.stop
+        return self._values if self._is_tensor else self._gradient(said)
+
+    def _wait(self, works: Iterable[Work]) -> Tensor:
+        """Wait for these, and then for the header, which they bring."""
         context, collectives = self._sums.context, self._collectives
         start = context.clock.now()
         with collectives.beside():  # the header is read at once, not after all that a GPU has still to compute
-            self._sums.wait(self._works, collectives.channels.name)
+            self._sums.wait(works, collectives.channels.name)
             header = self._header.cpu()
         context.reporter.waited(self.what, start)
-        self._works = ()
-        # A member that is not the root of a reduce has leftovers of the sum in its header: there is nothing to read.
-        if self.only_for not in (None, collectives.channels.member):
-            return None
-        said = collectives.read(header, self._noted)
-        if context.reporter.detail and collectives.channels.member == 0:
+        return header
+
+    def _tell(self, said: Said) -> None:
+        """Record that it is over."""
+        context, channels = self._sums.context, self._collectives.channels
+        if context.reporter.detail and channels.member == 0:
             begun, end = max(self._came_s, said.last_came_s), context.clock.now()
-            name = collectives.channels.name
-            context.reporter.event(events.Transfer(min(begun, end), end, self.what, name, self._values.nbytes))
-        self._stop = said.stop
-        if self._is_tensor:
-            return self._values
+            event = events.Transfer(min(begun, end), end, self.what, channels.name, self._values.nbytes)
+            context.reporter.event(event)
+
+    def _gradient(self, said: Said) -> Gradient:
         if said.settings:
             self._sums.hear_settings(said.settings, self.settings if self._is_of_all(said) else ())
         contributions = () if self.what == "broadcast" else said.contributions
@@ -236,3 +252,44 @@ class ProcessSum:
             said.counts,
             sources=said.sources,
         )
+
+    # ---- a sum that is used as its layers arrive ----
+
+    @property
+    def buckets(self) -> Sequence[LayerBucket]:
+        """Of layers, the lowest first."""
+        return self._collectives.buckets[::-1]
+
+    def whole(self) -> Gradient:
+        """The sum, a gradient's, waited for here and now."""
+        gradient = taken(self)
+        assert isinstance(gradient, Gradient)
+        return gradient
+
+    def begin(self) -> Gradient:
+        """Wait for what goes with the sum, which comes with its lowest layers; the numbers are not all there."""
+        said = self._collectives.read(self._wait(self._collectives.header_of(self.by_bucket)), self._noted)
+        self._collectives.learn(said)
+        self._said = said
+        self._stop = said.stop
+        if said.stop:
+            self._sums.progress.hear(0, True)
+        return self._gradient(said)
+
+    def _bringing(self, number: int) -> list[Work]:
+        return self.by_bucket[len(self.buckets) - 1 - number]
+
+    def has_come(self, number: int) -> bool:
+        """Whether one of the buckets is there."""
+        return all(work.is_completed() for work in self._bringing(number))
+
+    def bring(self, number: int) -> Tensor:
+        """Wait for one of the buckets: the sum there."""
+        bucket = self.buckets[number]
+        reporter, now = self._sums.context.reporter, self._sums.context.clock.now()
+        # Also where it has come: only then does a GPU's stream know that what follows has to wait for it.
+        self._sums.wait(self._bringing(number), self._collectives.channels.name)
+        reporter.waited("layers", now)
+        if number == len(self.buckets) - 1 and self._said is not None:
+            self._tell(self._said)
+        return self._values[bucket.start : bucket.stop]

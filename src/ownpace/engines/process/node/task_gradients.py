@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import torch
@@ -16,10 +16,10 @@ from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
 from ownpace.engines.process.node.inbox import TICK_S
-from ownpace.engines.process.node.layered_pass import BackwardPass, ForwardPass, LayerPace, Push
+from ownpace.engines.process.node.layered_pass import BackwardPass, ForwardPass, LayerPace, Leaving, Push
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.receiving import ProcessReceive
-from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
+from ownpace.engines.process.talk.collectives import GroupCollectives
 from ownpace.engines.processor import Processor
 
 _LEAD_S = 0.0015
@@ -123,22 +123,22 @@ class TaskGradients:
             assert asked.gradient is not None
             return self._worker.all_reduce(asked.gradient, group)
         self._asked = None
-        if asked.arriving:
-            return self._worker.all_reduce(self._compute_by_layer(asked), group)
         sums = self._worker.sums
         collectives = sums.of(group)
-        buffer = collectives.buffer()
-        values = collectives.values(buffer)
         if not self._overlaps(collectives):
-            gradient = self._compute(asked, values)
+            if self._comes_by_layer(asked):
+                return self._worker.all_reduce(self._compute_by_layer(asked), group)
+            buffer = collectives.buffer()
+            gradient = self._compute(asked, collectives.values(buffer))
             self.keep_pace(asked.end_s)
             return sums.start(collectives, gradient, buffer)  # type: ignore[return-value]  # of a gradient, a gradient
-        sender = BucketSender(collectives, buffer, len(self._worker.context.layout.layers))
-        begun, indices = self._begin(asked)
-        plus = None if asked.plus is None else asked.plus.total
-        loss = self._computer.compute_by_layer(indices, values, plus, sender.layer_is_there)
-        gradient = self._end(asked, begun, values, loss)
-        return sums.start(collectives, gradient, buffer, sender)  # type: ignore[return-value]
+        times = self._computer.layer_times
+        collectives.follow([times.backward_done(bucket) for bucket in collectives.buckets])
+        buffer = collectives.buffer()
+        leaving = Leaving(collectives, buffer, len(self._worker.context.layout.layers))
+        gradient = self._compute_by_layer(asked, leaving)
+        self.keep_pace(asked.end_s)
+        return sums.start(collectives, gradient, buffer, leaving.sender)  # type: ignore[return-value]
 
     def push(self, asked: Pending[Gradient], to: Address, notes: Notes) -> None:
         assert isinstance(asked, ProcessGradient)
@@ -167,7 +167,7 @@ class TaskGradients:
     def finish_asked(self) -> None:
         if self._asked is not None:
             asked, self._asked = self._asked, None
-            if self.takes_layers and (asked.arriving or asked.pushes):
+            if self.takes_layers and (self._comes_by_layer(asked) or asked.pushes):
                 asked.gradient = self._compute_by_layer(asked)
                 return
             asked.gradient = self._compute(asked, None)
@@ -205,9 +205,13 @@ class TaskGradients:
             self.keep_pace(self._processor.update(begun_s))
 
     def _overlaps(self, collectives: GroupCollectives) -> bool:
-        """Whether buckets leave during the backward pass: there are several, and no pace is prescribed."""
-        in_pieces = not collectives.alone and len(collectives.buckets) > 1
-        return in_pieces and self._processor is None and not self._computer.replays
+        """Whether buckets leave during the backward pass: there are several."""
+        return not collectives.alone and len(collectives.buckets) > 1 and not self._computer.replays
+
+    def _comes_by_layer(self, asked: ProcessGradient) -> bool:
+        """Whether the forward pass has layers to wait for."""
+        is_unfinished = asked.at is None and self._worker.learner.unfinished is not None
+        return bool(asked.arriving) or (is_unfinished and self.takes_layers)
 
     # ---- computing ----
 
@@ -218,23 +222,23 @@ class TaskGradients:
         total, loss = self._computer.compute(indices, self._worker.learner.held.values, plus, out)
         return self._end(asked, begun, total, loss)
 
-    def _compute_by_layer(self, asked: ProcessGradient) -> Gradient:
-        """Compute what was asked for as its parameters come, and send it as its layers are ready."""
+    def _compute_by_layer(self, asked: ProcessGradient, leaving: Leaving | None = None) -> Gradient:
+        """Compute what was asked for as its parameters come, and send it, or sum it, as its layers are ready."""
         worker, plus = self._worker, asked.plus
         ready, indices = self._draw(asked)
         work_s = 0.0 if self._processor is None else self._processor.work_s(asked.samples)
         self._overslept_s, overslept = 0.0, self._overslept_s
         pace = LayerPace(self._processor, self._computer.layer_times, ready - overslept, work_s)
-        forward = ForwardPass(worker, asked.arriving, pace, self.keep_pace)
+        forward = ForwardPass(worker, asked.arriving, pace, self.keep_pace, at=asked.at)
         # The vector into which parameters are put as they come.
         values = forward.values if asked.at is None else asked.at.values
         self._computer.bind(values, indices)
-        total = torch.empty_like(worker.learner.held.values)
+        total = torch.empty_like(forward.values) if leaving is None else leaving.values
         losses: list[Tensor] = []
 
         def turn(loss: Tensor) -> None:
             forward.finish()
-            if asked.arriving:
+            if forward.waits:
                 asked.versions = worker.progress.versions
             losses.append(loss)
 
@@ -242,11 +246,17 @@ class TaskGradients:
             return self._known(asked, total, losses[0], self.clock.now() - begun - forward.waited_s)
 
         pushes, asked.pushes = asked.pushes, []
-        backward = BackwardPass(worker, pushes, total, known, pace, self.keep_pace)
+        on_layer: Callable[[int], None]
+        if leaving is None:
+            on_layer = BackwardPass(worker, pushes, total, known, pace, self.keep_pace).layer_is_there
+        else:
+            on_layer = leaving.begin(lambda bucket: self.keep_pace(pace.ready(bucket)))
+        # Hooks only where there is something to wait for: they take time of their own.
+        need = forward.need if forward.waits or self._processor is not None else None
         self._stopwatch.start()
         begun = self.clock.now()
         loss = self._computer.compute_by_layer(
-            indices, total, None if plus is None else plus.total, backward.layer_is_there, forward.need, turn
+            indices, total, None if plus is None else plus.total, on_layer, need, turn
         )
         asked.end_s = pace.end_s
         return self._end(asked, begun, total, loss, forward.waited_s)

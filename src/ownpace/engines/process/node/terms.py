@@ -41,6 +41,8 @@ class RunTerms:
     """The name of each worker and server, and where it is; none where all are at one site."""
     links: PrescribedLinks | None = None
     """Where bandwidths are prescribed, those."""
+    direct_bytes: int = 0
+    """What has at most so many bytes is summed in one hop."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -58,6 +60,7 @@ class RunTerms:
             detail=job.detail,
             checkpoint_every=job.checkpoint_every if job.on_checkpoint is not None else None,
             links=PrescribedLinks.of(job),
+            direct_bytes=job.fleet.network.direct_bytes,
             sites=(
                 *((worker.name, worker.machine.site) for worker in job.fleet.workers),
                 *((f"server-{index}", job.fleet.site_of(server)) for index, server in enumerate(job.servers)),

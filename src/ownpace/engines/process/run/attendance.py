@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ownpace.engines.process.run.roll import Roll
-from ownpace.engines.process.talk.control import Agreed, Past, Refuse, Together
+from ownpace.engines.process.talk.control import Refuse
+from ownpace.engines.process.talk.rank_control import Agreed, Past, Together
 
 
 class Attendance:

@@ -106,6 +106,7 @@ class Connection:
                 self.rendezvous.host,
                 self.rendezvous.timeout_s,
                 on_wait or self._on_wait,
+                terms.direct_bytes,
             ),
             clock=self.clock,
             reporter=self._reporter,

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, ReplicasDiffer
+from ownpace.core.contract.errors import MachineDied, OwnpaceError, ReplicasDiffer
 from ownpace.engines.process.run.elasticity import Elasticity
+from ownpace.engines.process.run.members import Members
 from ownpace.engines.process.run.planning import Planning
 from ownpace.engines.process.run.restarts import Restarts
 from ownpace.engines.process.run.run_state import StateCollector
@@ -61,8 +62,7 @@ class Generations:
         self.number = 0
         self.phase: Phase = "starting"
         self.roster = config.terms.roster()
-        self.members = {node.name for node in self.roster.nodes}
-        """All nodes that are there, those that are not needed now included."""
+        self.members = Members(config)
         self.zero_s = math.inf
         """When time began, by the hub's clock."""
         self.why = "start"
@@ -73,17 +73,11 @@ class Generations:
         """Called when a plan has been told: the hub may have something to give, too."""
         self.on_start: Callable[[Plan | None, Roster], None] = _ignore
         """Called when all are prepared, before they are told to start."""
-        self.workers = frozenset(config.terms.workers)
-        """All of the fleet, there or not."""
         self._config = config
         self._tell = tell
         self._restarts = restarts
         self._collector = collector
         self._border = _Border()
-        self._ended: set[str] = set()
-        self._through: set[str] = set()
-        self._fresh: set[str] = set()
-        self._joining: dict[str, bool] = {}
         self._lost_since_s = math.inf
         self._standing_since_s = math.inf
         self._in_vain = 0
@@ -105,68 +99,49 @@ class Generations:
 
     def goes_on_without(self, name: str) -> bool:
         """Whether the run goes on if this node is gone."""
-        if name not in self.members:
+        if name not in self.members.there:
             return True
         if self.phase == "starting" or self._config.on_failure == "stop":
             return False
         if self.phase == "closing":
-            return name in self._ended
-        if name not in self._config.terms.workers:
-            has_state = name not in {server.name for server in self.roster.servers} or self._collector.of(name)
-            return bool(has_state) and self._restarts.can(name)
-        workers = [worker for worker in self._workers() if worker != name]
-        if len(workers) < max(1, self._config.min_workers):
-            return False
-        try:
-            self._config.terms.roster(workers)
-        except InputError as error:  # an algorithm may be told how its workers are divided
-            log.warning("%s", error)
-            return False
-        return True
+            return self.members.has_ended(name)
+        if self._is_worker(name):
+            return self.members.can_do_without(name)
+        has_state = name not in {server.name for server in self.roster.servers} or self._collector.of(name)
+        return bool(has_state) and self._restarts.can(name)
 
-    @property
-    def joining(self) -> set[str]:
-        """Those that are about to take part."""
-        return set(self._joining)
+    def _is_worker(self, name: str) -> bool:
+        return name in self._config.terms.workers
 
     def restarts(self, name: str) -> bool:
         """Whether this node is to be started again if it dies."""
         # Also one that has not even said that it is there: it was started again, and died at once.
-        return self.phase != "closing" and (self._config.on_failure == "restart" or name not in self.workers)
+        return self.phase != "closing" and (self._config.on_failure == "restart" or not self._is_worker(name))
 
     def lose(self, name: str) -> None:
         """Go on without this node."""
-        self._joining.pop(name, None)
-        self._fresh.discard(name)
-        if name in self.members:
-            self.members.discard(name)
-            if self.phase != "closing":
-                self._regroup("death" if name in self._config.terms.workers else "restart")
+        if self.members.lose(name) and self.phase != "closing":
+            self._regroup("death" if self._is_worker(name) else "restart")
 
     def complain(self, name: str, generation: int) -> None:
         """A node has lost a peer: most likely one that is about to be found dead."""
-        if generation == self.number and self.phase == "running" and name in self.members:
+        if generation == self.number and self.phase == "running" and name in self.members.there:
             self._lost_since_s = min(self._lost_since_s, time.monotonic())
 
     def welcome(self, name: str) -> bool:
         """A worker wants to join; returns whether it may."""
-        most = self._config.max_workers or len(self._config.terms.workers)
-        if len(self._workers()) + len(self._joining) >= most and name not in self._joining:
-            return False
-        self._joining[name] = False
-        self._tell(Welcome(is_late=True), [name])
-        return True
-
-    def _workers(self) -> list[str]:
-        return [name for name in self._config.terms.workers if name in self.members]
+        may = self.members.welcome(name)
+        if may:
+            self._tell(Welcome(is_late=True), [name])
+        return may
 
     # ---- to a border ----
 
     def look(self) -> OwnpaceError | None:
         """See to what is due; returns why the run cannot go on, if it cannot."""
         now = time.monotonic()
-        if self.phase == "standing" and now > self._standing_since_s + _COME_BACK_S and self._missing():
-            return MachineDied(f"{', '.join(self._missing())} did not come back within {_COME_BACK_S:g} s")
+        if self.phase == "standing" and now > self._standing_since_s + _COME_BACK_S and self.members.missing():
+            return MachineDied(f"{', '.join(self.members.missing())} did not come back within {_COME_BACK_S:g} s")
         if now < self._lost_since_s + _GRACE_S:
             return None
         self._lost_since_s = math.inf
@@ -176,38 +151,23 @@ class Generations:
         self._regroup("death")
         return None
 
-    def _missing(self) -> list[str]:
-        """The servers and communicators that are needed and are not there."""
-        nodes = self._config.terms.roster(self._workers()).nodes
-        return [node.name for node in nodes if node.name not in self.members]
-
     def ask_for_border(self) -> None:
         """Ask all to end this generation in good order."""
         if self.phase == "running":
-            self._tell(Stop(is_border=True), sorted(self.members))
+            self._tell(Stop(is_border=True), sorted(self.members.there))
 
     def worker_ended(self, name: str, *, is_through: bool) -> bool:
         """A worker has ended; returns whether all have."""
-        if self.phase != "running":
-            return False
-        self._ended.add(name)
-        if is_through:
-            self._through.add(name)
-        return self._ended >= set(self._workers())
-
-    @property
-    def is_through(self) -> bool:
-        """Whether the algorithm has done all it wanted to: begun anew, it would do it again."""
-        return self._through >= set(self._workers())
+        return self.phase == "running" and self.members.end(name, is_through=is_through)
 
     def release(self) -> None:
         """The run is over."""
         self.phase = "closing"
-        self._tell(Release(), sorted(self.members))
+        self._tell(Release(), sorted(self.members.there))
 
     def next(self) -> None:
         """All workers have ended, and the run goes on."""
-        self._regroup("join" if any(self._joining.values()) else "checkpoint")
+        self._regroup("join" if self.members.some_can_join else "checkpoint")
 
     def _regroup(self, why: str) -> None:
         self.number += 1
@@ -216,30 +176,25 @@ class Generations:
         self._lost_since_s = math.inf
         self._standing_since_s = time.monotonic()
         self._border = _Border()
-        self._ended = set()
-        self._through = set()
-        for name in [name for name, is_ready in self._joining.items() if is_ready]:
-            del self._joining[name]
-            self.members.add(name)
-            self._fresh.add(name)
-        log.info("generation %s (%s): %s", self.number, why, sorted(self.members))
-        self._tell(Regroup(self.number), sorted(self.members))
+        self.members.regroup()
+        log.info("generation %s (%s): %s", self.number, why, sorted(self.members.there))
+        self._tell(Regroup(self.number), sorted(self.members.there))
 
     # ---- from a border to the start ----
 
     def take_standing(self, name: str, standing: Standing) -> None:
         """A node has abandoned its generation."""
-        if standing.generation == self.number and self.phase == "standing" and name in self.members:
+        if standing.generation == self.number and self.phase == "standing" and name in self.members.there:
             self._border.standings[name] = standing
-            roster = self._config.terms.roster(self._workers())
+            roster = self._config.terms.roster(self.members.workers)
             # A server or communicator that is being started again makes a new attempt when it is there.
-            if self._border.standings.keys() >= {*self.members, *(node.name for node in roster.nodes)}:
+            if self._border.standings.keys() >= {*self.members.there, *(node.name for node in roster.nodes)}:
                 self._plan(roster)
 
     def _plan(self, roster: Roster) -> None:
         self.phase = "preparing"
         self.roster = roster
-        config, fresh = self._config, sorted(self._fresh)
+        config, fresh = self._config, sorted(self.members.fresh)
         planning = Planning(config.terms, self._collector, self.number, self._started, self._border.standings)
         if self._is_resuming:
             assert config.resumed is not None
@@ -250,7 +205,7 @@ class Generations:
         self._in_vain = 0 if plan.version > self._last_version else self._in_vain
         self._last_version = plan.version
         self._border.plan = plan
-        self._tell(plan, sorted(self.members))
+        self._tell(plan, sorted(self.members.there))
         self.on_plan(plan, roster)
 
     def take_prepared(self, name: str, generation: int, checksums: list[int]) -> None:
@@ -259,7 +214,7 @@ class Generations:
         Raises:
             ReplicasDiffer: The workers do not have the same parameters.
         """
-        if name not in self.members:
+        if name not in self.members.there:
             self._take_newcomer(name)
         elif generation == self.number and self.phase in ("starting", "preparing"):
             self._border.prepared[name] = checksums
@@ -267,12 +222,11 @@ class Generations:
                 self._start()
 
     def _take_newcomer(self, name: str) -> None:
-        if name in self._config.terms.workers:
-            if name in self._joining:  # otherwise it has not been welcomed
-                self._joining[name] = True
-                self._let_join()
+        if not self.members.is_ready(name):
+            return  # it has not been welcomed
+        if self._is_worker(name):
+            self._let_join()
         else:  # the others wait for it
-            self._joining[name] = True
             self._regroup("restart")
 
     def _start(self) -> None:
@@ -287,11 +241,11 @@ class Generations:
             self.zero_s = time.monotonic() + _HEAD_START_S - (0.0 if resumed is None else resumed.time_s)
         self.phase = "running"
         self._is_resuming = False
-        self._fresh.clear()
+        self.members.fresh.clear()
         self._started = self.number
         self.on_start(self._border.plan, self.roster)
         self._tell(Start(self.zero_s, self.number), [node.name for node in self.roster.nodes])
-        if any(self._joining.values()):
+        if self.members.some_can_join:
             self._let_join()
 
     def _let_join(self) -> None:

@@ -49,7 +49,8 @@ from ownpace.engines.process.talk.control import (
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.regrouping import Lost, Plan, Standing, StateOutline, StateTensor
-from ownpace.engines.process.talk.wire import Limits, blamed, unpack_from
+from ownpace.engines.process.talk.wire import blamed, unpack_from
+from ownpace.engines.process.talk.wire_header import Limits
 from ownpace.engines.roster import Roster
 
 log = logging.getLogger(__name__)
@@ -178,7 +179,7 @@ class Hub:
         generations = self._generations
         if generations.worker_ended(name, is_through=ended.is_through):
             is_over = self._told_to_stop or self._parts.config.is_spent(ended.samples, generations.now_s)
-            if is_over or generations.is_through:
+            if is_over or generations.members.is_through:
                 generations.release()
             else:
                 generations.next()

@@ -48,7 +48,7 @@ class HubParts:
     @property
     def members(self) -> set[str]:
         """The nodes that are there."""
-        return self.generations.members
+        return self.generations.members.there
 
     @property
     def has_started(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.hub_parts import HubParts
+from ownpace.engines.process.run.late_watch import LateWatch
 from ownpace.engines.process.run.run_state import states_to_give
 from ownpace.engines.process.talk.regrouping import Plan
 from ownpace.engines.process.talk.states import packets
@@ -32,6 +33,7 @@ class HubStates:
         self._next_s = math.inf
         self._last_until_s: float | None = None
         """Of an interrupted run: until when its last checkpoint is waited for."""
+        self._late = LateWatch()
 
     @property
     def _makes_checkpoints(self) -> bool:
@@ -43,8 +45,11 @@ class HubStates:
         return bool(self._parts.config.elasticity.terms.checkpoint_every)
 
     def look(self) -> None:
-        """Ask for a border when a checkpoint is due by the clock."""
+        """Ask for a border when a checkpoint is due by the clock, and say who keeps the others waiting there."""
         generations = self._parts.generations
+        line = self._late.look(generations.members.awaited)
+        if line is not None:
+            log.warning("%s", line)
         if not self._makes_checkpoints or self._by_samples or generations.wants_state:
             return
         if time.monotonic() > self._next_s and generations.phase == "running":

@@ -10,6 +10,7 @@ tells one start of the run from another on all of them. They agree on a mark ins
 
 The mark of rank 0 is the name of this start: everything else that ranks write lies under it. A roll that dead ranks
 left holds other marks, so nobody takes it for the one of now; rank 0 is done when every rank has answered to its mark.
+When the ranks leave their fleet, it writes that down, too: one that is started again later need not wait for it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import re
 import time
 from collections.abc import Sequence
 
-from ownpace.core.contract.errors import MachineDied
+from ownpace.core.contract.errors import InputError, MachineDied
 from ownpace.engines.process.talk.store import KeyValues, read_when_set, store_is_gone
 
 _MARK = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _NONE = "-"
+_OVER = "over"
 _ASK_EVERY_S = 0.01
 
 
@@ -32,10 +34,22 @@ def new_mark() -> str:
     return os.urandom(16).hex()
 
 
-def agree_on_mark(store: KeyValues, rank: int, world_size: int, mine: str, timeout_s: float) -> str:
-    """The mark of this start of the run, the same on all ranks; `mine` is what this one has drawn.
+def agree_on_mark(
+    store: KeyValues, rank: int, world_size: int, mine: str, timeout_s: float, *, lives_as_long_as_rank_0: bool = False
+) -> str:
+    """The mark of this start of the run, the same on all ranks.
+
+    Args:
+        store: What all ranks can reach.
+        rank: This one's.
+        world_size: How many there are.
+        mine: What this one has drawn.
+        timeout_s: How long to wait for the others.
+        lives_as_long_as_rank_0: Whether the store ends with the process of rank 0: what that has left is then what it
+            has left, and not what one before it has, in whose place all ranks were started again.
 
     Raises:
+        InputError: The others have left this fleet.
         MachineDied: Not all ranks came in time.
         PeerLost: The store is gone.
     """
@@ -43,7 +57,8 @@ def agree_on_mark(store: KeyValues, rank: int, world_size: int, mine: str, timeo
     try:
         store.set(f"here/{rank}", mine)
         if rank:
-            return _find_myself(store, rank, world_size, mine, deadline, timeout_s)
+            own = lives_as_long_as_rank_0
+            return _find_myself(store, rank, world_size, mine, deadline, timeout_s, lives_as_long_as_rank_0=own)
         roll: list[str] = []
         while True:
             found = [mine, *(_read(store, f"here/{other}") for other in range(1, world_size))]
@@ -57,12 +72,26 @@ def agree_on_mark(store: KeyValues, rank: int, world_size: int, mine: str, timeo
         raise store_is_gone(error) from None
 
 
-def _find_myself(store: KeyValues, rank: int, world_size: int, mine: str, deadline: float, timeout_s: float) -> str:
+def _find_myself(
+    store: KeyValues,
+    rank: int,
+    world_size: int,
+    mine: str,
+    deadline: float,
+    timeout_s: float,
+    *,
+    lives_as_long_as_rank_0: bool,
+) -> str:
     while True:
         roll = _read_roll(store, world_size)
         if roll and roll[rank] == mine:
             store.set(f"{roll[0]}/seen/{rank}", mine)
             return roll[0]
+        if roll and lives_as_long_as_rank_0 and _read(store, _OVER) == roll[0]:
+            raise InputError(
+                f"rank {rank} was started again, but the others have left the fleet that it asks for: a rank that is "
+                "started again takes its place in the first ownpace.join of its script; start all ranks again"
+            )
         _wait(deadline, world_size, timeout_s)
 
 
@@ -93,6 +122,11 @@ def readmit(store: KeyValues, rank: int, world_size: int) -> None:
     roll = list(_read_roll(store, world_size))
     roll[rank] = _read(store, f"here/{rank}")
     store.set("roll", " ".join(roll))
+
+
+def say_over(store: KeyValues, mark: str) -> None:
+    """On rank 0: the ranks of this start have left their fleet, and nobody can come to it any more."""
+    store.set(_OVER, mark)
 
 
 def _wait(deadline: float, world_size: int, timeout_s: float) -> None:

@@ -23,7 +23,7 @@ from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_s
 from ownpace.engines.process.run.run_state import ResumedState
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.supervisor import NodeOrder
-from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.resuming import on_checkpoint, resumed
 
 

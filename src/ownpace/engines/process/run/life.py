@@ -18,8 +18,8 @@ from ownpace.engines.process.node.inbox import TICK_S, NewGeneration
 from ownpace.engines.process.node.nodes import ProcessNode
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.environment import silence_s
 from ownpace.engines.process.run.exchange import NodeCounts
-from ownpace.engines.process.run.rendezvous import silence_s
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.talk.control import Finished, Goodbye, Prepared
 from ownpace.engines.process.talk.regrouping import Lost, Plan

@@ -19,6 +19,7 @@ from ownpace.engines.process.node.inbox import TICK_S, NewGeneration
 from ownpace.engines.process.node.model_point import held_by_servers
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import unnoticed
+from ownpace.engines.process.run.environment import silence_s
 from ownpace.engines.process.run.exchange import NodeCounts, await_state, give_state
 from ownpace.engines.process.run.life import (
     LOSSES,
@@ -30,7 +31,6 @@ from ownpace.engines.process.run.life import (
     say_farewell,
 )
 from ownpace.engines.process.run.loop_parts import GivenLoop, LoopParts
-from ownpace.engines.process.run.rendezvous import silence_s
 from ownpace.engines.process.talk.control import Ended
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import Plan

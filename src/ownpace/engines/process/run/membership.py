@@ -83,7 +83,7 @@ class Membership:
         """Ranks are gone, as their own lines say."""
         for rank in gone:
             name = self._parts.roster.workers.members[rank].name
-            if self._parts.has_started and name in self._parts.members | self._parts.generations.joining:
+            if self._parts.has_started and name in self._parts.members | self._parts.generations.members.joining:
                 error = PeerLost(f"{name} is gone: its line to rank 0 has ended")
                 error.blame = name
                 self.lose(error)
@@ -114,7 +114,9 @@ class Membership:
 
     def take_prepared(self, name: str, generation: int, checksums: list[int]) -> None:
         """A node is ready for a generation, be it one that was started again."""
-        if name not in self._parts.members | self._parts.generations.workers:  # a worker has said Hello before
+        if name not in self._parts.members.union(
+            self._parts.config.elasticity.terms.workers
+        ):  # a worker has said Hello before
             self._renew_line(name)
         self._parts.generations.take_prepared(name, generation, checksums)
 

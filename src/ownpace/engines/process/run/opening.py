@@ -21,6 +21,7 @@ from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.connection import Connection
 from ownpace.engines.process.run.elasticity import Elasticity
+from ownpace.engines.process.run.environment import Environment
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.launch import backend_on
 from ownpace.engines.process.run.loop_data import LoopData
@@ -28,7 +29,7 @@ from ownpace.engines.process.run.loop_life import LoopLife
 from ownpace.engines.process.run.loop_parts import LoopParts, Script
 from ownpace.engines.process.run.presence import Presence
 from ownpace.engines.process.run.readmission import Readmission
-from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, common_backend
+from ownpace.engines.process.run.rendezvous import Rendezvous, common_backend
 from ownpace.engines.process.run.session import Session
 from ownpace.engines.process.run.sharing import begin_alike
 from ownpace.engines.process.run.torchrun import helpers_here

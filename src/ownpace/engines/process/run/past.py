@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ownpace.core.contract.errors import InputError
 from ownpace.engines.process.run.roll import LOOP, at_place, differences, do_not_fit
-from ownpace.engines.process.talk.control import Past, Together
+from ownpace.engines.process.talk.rank_control import Past, Together
 
 
 class PastActs:

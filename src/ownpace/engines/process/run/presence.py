@@ -14,13 +14,15 @@ from contextlib import ExitStack
 from ownpace.core.contract.errors import MachineDied, OwnpaceError
 from ownpace.engines.process.node.context import Orders
 from ownpace.engines.process.run.agent_watch import AgentWatch, find_agent
+from ownpace.engines.process.run.environment import Environment, silence_s
 from ownpace.engines.process.run.past import PastActs
 from ownpace.engines.process.run.rank_lines import RankLines
 from ownpace.engines.process.run.rank_listener import TICK_S, RankListener
 from ownpace.engines.process.run.rank_place import RankPlace
-from ownpace.engines.process.run.rendezvous import Environment, Rendezvous, silence_s
+from ownpace.engines.process.run.rendezvous import Rendezvous
 from ownpace.engines.process.run.roll import JOIN, LEAVE, LOOP
-from ownpace.engines.process.talk.control import Failed, Rejoin
+from ownpace.engines.process.talk.control import Failed
+from ownpace.engines.process.talk.rank_control import Rejoin
 from ownpace.engines.process.talk.sealed_store import SealedStore
 
 _EXPLAIN_S = 5.0

@@ -11,7 +11,8 @@ from ownpace.engines.process.talk.control import Control
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
-from ownpace.engines.process.talk.wire import Limits, Packet, blamed, unpack_from
+from ownpace.engines.process.talk.wire import Packet, blamed, unpack_from
+from ownpace.engines.process.talk.wire_header import Limits
 
 _COME_BACK_S = 2.0
 """How long a line may take to be made anew, where a run goes on without those that are gone."""

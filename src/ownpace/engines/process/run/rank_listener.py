@@ -23,22 +23,12 @@ from ownpace.core.contract.errors import (
 from ownpace.engines.process.node.context import Orders
 from ownpace.engines.process.run.attendance import Attendance
 from ownpace.engines.process.run.complaints import Complaints
+from ownpace.engines.process.run.environment import silence_s
 from ownpace.engines.process.run.past import PastActs
 from ownpace.engines.process.run.rank_lines import RankLines, sent_what_no_rank_sends
 from ownpace.engines.process.run.rank_place import RankPlace
-from ownpace.engines.process.run.rendezvous import silence_s
-from ownpace.engines.process.talk.control import (
-    Agreed,
-    Control,
-    Failed,
-    GiveUp,
-    Parted,
-    Past,
-    Refuse,
-    Rejoin,
-    Saved,
-    Together,
-)
+from ownpace.engines.process.talk.control import Control, Failed, GiveUp, Refuse
+from ownpace.engines.process.talk.rank_control import Agreed, Parted, Past, Rejoin, Saved, Together
 
 TICK_S = 0.1
 _HAS_FAILED = "the run has failed: "

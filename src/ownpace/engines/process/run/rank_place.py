@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ownpace.engines.process.run.past import PastActs
 from ownpace.engines.process.run.roll import LOOP
-from ownpace.engines.process.talk.control import Together
+from ownpace.engines.process.talk.rank_control import Together
 
 
 class RankPlace:

@@ -17,7 +17,7 @@ from datetime import timedelta
 from torch.distributed import PrefixStore, TCPStore
 
 from ownpace.core.contract.errors import OwnpaceError
-from ownpace.engines.process.run.incarnation import is_back, readmit
+from ownpace.engines.process.run.incarnation import is_back, readmit, say_over
 from ownpace.engines.process.run.key_exchange import DONE, KeySettings, offered_again
 from ownpace.engines.process.run.rendezvous import Rendezvous
 from ownpace.engines.process.talk.sealed_store import SealedStore
@@ -41,34 +41,40 @@ class Readmission:
         self._world_size = world_size
         self._gone = gone
         self._over = threading.Event()
+        meeting, _, self._mark = rendezvous.prefix.rpartition("/")
         # With a connection of its own: another thread's may be waiting for an answer.
+        base = TCPStore(
+            rendezvous.store_host,
+            rendezvous.store_port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=30),
+        )
+        self._marks, self._store = PrefixStore(meeting, base), PrefixStore(rendezvous.prefix, base)
         rendezvous.open_store().set(_UNDER_WAY, "yes")
         threading.Thread(target=self._watch, name="ownpace-readmission", daemon=True).start()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more, and say so."""
         self._over.set()
+        with contextlib.suppress(RuntimeError):  # the store is gone, and with it all who could read this
+            say_over(self._marks, self._mark)
 
     def _watch(self) -> None:
-        place = self._rendezvous
-        base = TCPStore(
-            place.store_host, place.store_port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30)
-        )
-        meeting, _, mark = place.prefix.rpartition("/")
-        marks, store = PrefixStore(meeting, base), PrefixStore(place.prefix, base)
         while not self._over.wait(_LOOK_EVERY_S):
             for rank in sorted(self._gone()):
                 # The store is gone, or a file cannot be made: the run itself does not suffer from it.
                 with contextlib.suppress(RuntimeError, OSError, OwnpaceError):
-                    if rank and is_back(marks, rank, self._world_size):
-                        self._let_in(rank, mark, marks, store)
+                    if rank and is_back(self._marks, rank, self._world_size):
+                        self._let_in(rank)
 
-    def _let_in(self, rank: int, mark: str, marks: PrefixStore, store: PrefixStore) -> None:
+    def _let_in(self, rank: int) -> None:
         log.info("rank %s is back", rank)
+        store = self._store
         done = f"{DONE}/{rank}"
         store.delete_key(done)  # of the process that had this rank before
-        with offered_again(KeySettings.read(), self._rendezvous.secret, mark):
-            readmit(marks, rank, self._world_size)
+        with offered_again(KeySettings.read(), self._rendezvous.secret, self._mark):
+            readmit(self._marks, rank, self._world_size)
             deadline = time.monotonic() + self._rendezvous.timeout_s
             while not store.check([done]) and time.monotonic() < deadline and not self._over.wait(_LOOK_EVERY_S):
                 pass

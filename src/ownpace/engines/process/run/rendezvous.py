@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import math
 import os
 import socket
 import time
@@ -17,9 +16,10 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
 from ownpace.core.contract.errors import InputError, MachineDied
+from ownpace.engines.process.run.environment import Environment, default_timeout_s, number_in
 from ownpace.engines.process.run.incarnation import agree_on_mark, incomplete, new_mark
 from ownpace.engines.process.run.key_exchange import KeySettings, agree_on_key, offered
-from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import KeyValues, read_when_set
 
@@ -27,98 +27,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 LOOPBACK = "127.0.0.1"
-TIMEOUT_S = 120.0
-"""How long processes wait for each other at the start: on a busy machine, importing torch alone may take a minute."""
-SILENCE_S = 10.0
-"""How long a rank may not answer. It answers without its Python: a busy one does, one that is stopped does not."""
 _joins = 0
-
-
-@dataclass(frozen=True)
-class Environment:
-    """What torchrun says about this process."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    group_rank: int
-    """The host's number."""
-    group_world_size: int
-
-    @classmethod
-    def read(cls) -> Environment | None:
-        """What torchrun said, or None if it did not start this process.
-
-        Raises:
-            InputError: What it says is incomplete or wrong.
-        """
-        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-            return None
-        world_size = _number("WORLD_SIZE")
-        local_world_size = _number("LOCAL_WORLD_SIZE", world_size)
-        environment = cls(
-            rank=_number("RANK"),
-            world_size=world_size,
-            local_rank=_number("LOCAL_RANK", _number("RANK")),
-            local_world_size=local_world_size,
-            group_rank=_number("GROUP_RANK", 0),
-            group_world_size=_number("GROUP_WORLD_SIZE", 1 if local_world_size == world_size else 2),
-        )
-        if not 0 <= environment.rank < environment.world_size:
-            raise InputError(
-                f"RANK is {environment.rank} and WORLD_SIZE is {environment.world_size}; ranks count from 0"
-            )
-        return environment
-
-    @classmethod
-    def alone(cls) -> Environment:
-        """A fleet of one."""
-        return cls(0, 1, 0, 1, 0, 1)
-
-    @property
-    def spans_hosts(self) -> bool:
-        """Whether there is more than one host."""
-        return self.group_world_size > 1 or self.local_world_size < self.world_size
-
-
-def _number(name: str, default: int | None = None) -> int:
-    text = os.environ.get(name, "" if default is None else str(default))
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"{name} is '{text}'; it must be a whole number, as torchrun sets it") from None
-
-
-def default_timeout_s() -> float:
-    """How long to wait for the others at the start, where the caller does not say: OWNPACE_TIMEOUT_S, if it is set.
-
-    Raises:
-        InputError: It is not a number of seconds.
-    """
-    return _seconds("OWNPACE_TIMEOUT_S", TIMEOUT_S)
-
-
-def silence_s() -> float:
-    """How long a rank may not answer before it counts as gone: OWNPACE_SILENCE_S, if it is set.
-
-    Raises:
-        InputError: It is not a number of seconds.
-    """
-    return _seconds("OWNPACE_SILENCE_S", SILENCE_S)
-
-
-def _seconds(name: str, default_s: float) -> float:
-    text = os.environ.get(name, "")
-    if not text:
-        return default_s
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:  # NaN is not, either
-        raise InputError(f"{name} is '{text}'; it must be a number of seconds above 0, such as 300")
-    return seconds
 
 
 @dataclass(frozen=True)
@@ -207,7 +116,7 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Seal
     # Part of the prefix: what an earlier fleet of this process wrote is still in the store.
     _joins += 1
     master = os.environ.get("MASTER_ADDR", LOOPBACK)
-    port = _number("MASTER_PORT", 29500)
+    port = number_in("MASTER_PORT", 29500)
     settings = KeySettings.read()
     base = _open_base(environment, master, port, timeout_s)
     host = _address_of_this_host(master, port) if environment.spans_hosts else LOOPBACK
@@ -215,17 +124,22 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Seal
     run, mine = os.environ.get("TORCHELASTIC_RUN_ID", ""), new_mark()
     meeting = f"ownpace/{run}/{_joins}"
     with offered(settings, environment.rank, mine) as secret:
-        mark = agree_on_mark(PrefixStore(meeting, base), *place, mine, timeout_s)
+        ours = not _agent_has_store()
+        mark = agree_on_mark(PrefixStore(meeting, base), *place, mine, timeout_s, lives_as_long_as_rank_0=ours)
         prefix = f"{meeting}/{mark}"
         store = PrefixStore(prefix, base)
         secret = agree_on_key(store, settings, place, mark, secret, timeout_s)
     return SealedStore(store, secret), Rendezvous(master, port, prefix, secret, host, "gloo", timeout_s)
 
 
+def _agent_has_store() -> bool:
+    """Under torchrun its agent usually hosts the store; started in another way, rank 0 has to."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def _open_base(environment: Environment, master: str, port: int, timeout_s: float) -> Store:
     """Torch's own rendezvous: a store that all ranks can reach, and perhaps others."""
-    # Under torchrun its agent usually hosts the store; started in another way, rank 0 has to.
-    hosts_store = environment.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    hosts_store = environment.rank == 0 and not _agent_has_store()
     if not hosts_store:
         _await_master(master, port, timeout_s)
     # Before the attempt, which would take the port itself.

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ownpace.engines.process.talk.control import Agreed, Refuse, Together
+from ownpace.engines.process.talk.control import Refuse
+from ownpace.engines.process.talk.rank_control import Agreed, Together
 
 JOIN, LOOP, LEAVE = "ownpace.join", "loop", "leave"
 """The places that are not calls of a method."""

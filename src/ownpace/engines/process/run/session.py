@@ -25,12 +25,13 @@ from ownpace.engines.process.node.context import NodeContext, Orders
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.connection import Connection
+from ownpace.engines.process.run.environment import silence_s
 from ownpace.engines.process.run.hub import Hub
 from ownpace.engines.process.run.hub_keeper import GOODBYE_S, HubKeeper
 from ownpace.engines.process.run.interrupts import signals
 from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.presence import Presence
-from ownpace.engines.process.run.rendezvous import Rendezvous, silence_s
+from ownpace.engines.process.run.rendezvous import Rendezvous
 from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.sealed_store import SealedStore
@@ -69,6 +70,8 @@ class Session:
         self._stack = ExitStack()
         self._keeper: HubKeeper | None = None
         self._error: OwnpaceError | None = None
+        self._explained: OwnpaceError | None = None
+        """Why this rank's node has failed, as rank 0 knows it."""
 
     def __enter__(self) -> Session:
         with ExitStack() as opened:  # closes what was opened if one of these fails
@@ -170,6 +173,10 @@ class Session:
         except BaseException as error:
             # Before the mailbox closes, which waits until this has gone out: the hub may have no other way to learn it.
             connection.complain(error)
+            # Before that, too: it may be the hub that is gone, and what it was sent would be waited for in vain, and
+            # after that for the explanation.
+            if self._keeper is None and self._presence is not None and isinstance(error, OwnpaceError):
+                self._explained = self._presence.explained(error)
             raise
         finally:
             # Closing waits for what was sent to be taken. With an alarm, all ranks hear of it from each other, and the
@@ -212,7 +219,7 @@ class Session:
         if self._keeper is not None:
             self._error = self._keeper.end(error)
         elif self._presence is not None and error is not None:
-            self._error = self._presence.explained(error)
+            self._error = self._explained or self._presence.explained(error)
         else:
             self._error = error
 

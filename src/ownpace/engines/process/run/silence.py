@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ownpace.core.contract.errors import PeerLost
-from ownpace.engines.process.run.rendezvous import silence_s
+from ownpace.engines.process.run.environment import silence_s
 from ownpace.engines.process.talk.mailbox import Mailbox
 
 _EXPLAIN_S = 0.5

@@ -35,6 +35,7 @@ from ownpace.engines.process.run.rendezvous import Rendezvous
 from ownpace.engines.roster import Roster
 
 _MODULE = "ownpace.engines.process.run.node_main"
+_PRELOADED = "ownpace.engines.process.run.preloaded"
 log = logging.getLogger(__name__)
 
 
@@ -82,7 +83,7 @@ class Supervisor:
         self._end_before(order.name)
         context = multiprocessing.get_context("forkserver")
         if self._lifeline is None:
-            context.set_forkserver_preload([_MODULE])
+            context.set_forkserver_preload([_PRELOADED])
             # Before the first process, which would start the server itself, open to all signals.
             _start_forkserver()
             self._lifeline = context.Pipe(duplex=False)

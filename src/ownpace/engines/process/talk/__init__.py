@@ -1,9 +1,12 @@
 """How the processes of a run talk. Knows nothing of algorithms.
 
-mailbox        messages over ZeroMQ, encrypted; RunKey, the secret of a run
-wire           how a message looks: header, numbers, raw tensor bytes
-control        what nodes and the hub say about the run itself, with the sequence of a whole run
-shared_memory  large tensors between processes of one host
+mailbox        messages over ZeroMQ, encrypted; line: the way to one other node; run_key: the secret of a run
+wire           how a message looks: header, numbers, raw tensor bytes; wire_header: what is checked in it first
+control        what nodes and the hub say about the run, with the sequence of a whole one; control_record: as JSON
+regrouping     the same from one generation to the next; states: what travels then
+rank_control   what the ranks of a script say to each other
+shared_memory  large tensors between processes of one host; spare_memory: used again
+links          bandwidths that a fleet file prescribes
 channels       the connections of a group, over gloo or NCCL
 collectives    sums of gradients over them, in buckets that can leave during the backward pass
 header         what travels with a sum: samples, versions, notes, the wish to stop

@@ -2,45 +2,45 @@
 
 What a sum carries next to the tensor is in front of it and is summed with it: one transfer, not two. The tensor
 goes in several buckets, last layers first, over several channels at once, so that buckets can leave while the
-backward pass is still at the first layers, and so that one bucket is summed while another travels.
+backward pass is still at the first layers, and so that one bucket is summed while another travels. Where sums take
+longer than backward passes, another order is better: `engines.sum_order` has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ownpace.core.contract.values import Gradient, Notes
 from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layer_work import LayerBucket, sum_buckets
 from ownpace.engines.process.talk.channels import Channels, Wiring, Work
 from ownpace.engines.process.talk.header import Said, SumHeader
 from ownpace.engines.process.talk.spare_memory import SpareMemory
+from ownpace.engines.sum_order import SumOrder
 
-# Large enough that latency hardly counts, small enough that several leave during one backward pass.
-_BUCKET_BYTES = 4 << 20
 _CHANNELS = 4
-
-
-class Bucket(NamedTuple):
-    """A range of the flat vector, whole layers, that is summed as one."""
-
-    first_layer: int
-    start: int
-    stop: int
+HEADER = -1
+"""In place of a bucket's number: the header, where it travels on its own."""
+Works = dict[int, list[Work]]
+"""Collectives under way, by the number of the bucket."""
 
 
 class GroupCollectives:
     """One group's collectives, as one member sees them."""
 
     def __init__(
-        self, channels: Channels, layout: Layout, like: Tensor, buckets: Sequence[Bucket], header: SumHeader
+        self, channels: Channels, layout: Layout, like: Tensor, buckets: Sequence[LayerBucket], header: SumHeader
     ) -> None:
         self.channels = channels
         self.buckets = buckets
+        """The last layers' first."""
+        self.order: Sequence[int] = range(len(buckets))
+        """In which buckets leave, by their numbers; the same on all members."""
+        self._sum_order: SumOrder | None = None
         self._like = like
         self._header = header
         self._spare = SpareMemory(header.size + layout.size, like)
@@ -54,7 +54,7 @@ class GroupCollectives:
         num_counts: int, num_workers: int, wiring: Wiring,
     ) -> GroupCollectives:  # fmt: skip
         """Meet the other members."""
-        buckets = divide(layout, like.element_size())
+        buckets = sum_buckets(layout, like.element_size())
         # Their number follows from the model alone, so it is the same on all members: one channel more would hang.
         channels = Channels(name, member, size, wiring, min(_CHANNELS, len(buckets)))
         double = like.dtype == torch.float64
@@ -84,9 +84,11 @@ class GroupCollectives:
         """The part of a buffer that holds the gradient."""
         return buffer[self._header.size :]
 
-    def header(self, gradient: Gradient | None, stop: bool, came_s: float, settings: Sequence[float]) -> Tensor:
+    def header(
+        self, gradient: Gradient | None, stop: bool, came_s: float, settings: Sequence[float], through: float = 0.0
+    ) -> Tensor:
         """What this member says along with its tensor, in its own places; zero everywhere else."""
-        header = torch.from_numpy(self._header.write(gradient, stop, came_s, settings))
+        header = torch.from_numpy(self._header.write(gradient, stop, came_s, settings, through))
         if self._like.device.type != "cpu":
             # Not waited for: the sum is queued behind this copy on the same stream.
             header = header.to(self._like.device, non_blocking=True)
@@ -98,19 +100,43 @@ class GroupCollectives:
         """What all members said."""
         return self._header.read(header.numpy(), noted)
 
-    def all_reduce(self, header: Tensor, buffer: Tensor, launched: int = 0) -> list[Work]:
+    def all_reduce(self, header: Tensor, buffer: Tensor, under_way: Works) -> Works:
         """Start the sum of every bucket that is not under way yet. `buffer` will hold the sums, header included."""
-        # The header is written before the last bucket leaves, which takes it along.
+        # The header is written before the bucket of the lowest layers leaves, which takes it along.
         if self._together:
             buffer[: self._header.size] = header
-        works = [work for bucket in range(launched, len(self.buckets)) for work in self.launch(buffer, bucket)]
-        return works if self._together else [*works, *self.channels.all_reduce(header)]
+        works = {number: self.launch(buffer, number) for number in self.order if number not in under_way}
+        return {**under_way, **works} if self._together else {**works, HEADER: self.channels.all_reduce(header)}
+
+    def follow(self, ready: Sequence[float]) -> None:
+        """Let the order follow how long sums take, from now on. All members must do so.
+
+        `ready`: when a backward pass has each bucket, where 1 is its end.
+        """
+        if self._sum_order is None:
+            self._sum_order = SumOrder(ready, [bucket.stop - bucket.start for bucket in self.buckets])
+
+    def learn(self, said: Said) -> None:
+        """Learn from a sum, which all members must do before the next."""
+        if self._sum_order is not None:
+            self._sum_order.learn(said.through)
+            self.order = self._sum_order.order
+
+    @property
+    def lowest(self) -> int:
+        """The number of the bucket with the lowest layers."""
+        return len(self.buckets) - 1
+
+    def header_of(self, works: Works) -> list[Work]:
+        """What brings the sum of all headers."""
+        return works[self.lowest if self._together else HEADER]
 
     def launch(self, buffer: Tensor, number: int) -> list[Work]:
         """Start the sum of one bucket; every member must start them in the same order."""
         bucket = self.buckets[number]
-        begin = 0 if bucket.first_layer == 0 and self._together else self._header.size + bucket.start
-        return self.channels.all_reduce(buffer[begin : self._header.size + bucket.stop], number)
+        begin = 0 if number == self.lowest and self._together else self._header.size + bucket.start
+        # By its place in the order: each channel starts one after the other, and all are used alike.
+        return self.channels.all_reduce(buffer[begin : self._header.size + bucket.stop], self.order.index(number))
 
     def summed_header(self, header: Tensor, buffer: Tensor) -> Tensor:
         """Where the sum of all headers is after `all_reduce`."""
@@ -120,37 +146,45 @@ class GroupCollectives:
 class BucketSender:
     """Starts the sum of each bucket of a buffer as soon as all of its layers are ready.
 
-    All but the last one: it carries the header, and leaves when everything is known.
+    All but the lowest layers', and what comes after them in the order: these carry the header, and leave when
+    everything is known.
     """
 
-    def __init__(self, collectives: GroupCollectives, buffer: Tensor, num_layers: int) -> None:
+    def __init__(
+        self,
+        collectives: GroupCollectives,
+        buffer: Tensor,
+        num_layers: int,
+        keep_pace: Callable[[LayerBucket], None] | None = None,
+    ) -> None:
+        """`keep_pace`: waits until the prescribed time has come for a bucket to be ready."""
         self._collectives = collectives
         self._buffer = buffer
+        self._keep_pace = keep_pace
         self.ready = [False] * num_layers
-        self.launched = 0
+        self.works: Works = {}
         """Buckets under way."""
-        self.works: list[Work] = []
+
+    @property
+    def launched(self) -> int:
+        """How many buckets are under way."""
+        return len(self.works)
 
     def layer_is_there(self, index: int) -> None:
         """One more layer is in the buffer."""
         self.ready[index] = True
-        buckets = self._collectives.buckets
+        collectives = self._collectives
         # In the order of the buckets, even if a later one is complete first: every member must start them alike.
-        while self.launched < len(buckets) - 1:
-            first = buckets[self.launched].first_layer
-            above = buckets[self.launched - 1].first_layer if self.launched else len(self.ready)
-            if not all(self.ready[first:above]):
+        for number in collectives.order[len(self.works) :]:
+            bucket = collectives.buckets[number]
+            if number == collectives.lowest or not all(self.ready[bucket.layers.start : bucket.layers.stop]):
                 return
-            self.works += self._collectives.launch(self._buffer, self.launched)
-            self.launched += 1
+            if self._keep_pace is not None:
+                self._keep_pace(bucket)
+            self.works[number] = collectives.launch(self._buffer, number)
 
-
-def divide(layout: Layout, element_size: int) -> list[Bucket]:
-    """Whole layers in buckets of some megabytes, the last layers' first; the header travels with the last one."""
-    buckets, stop = [], layout.size
-    for index in range(len(layout.layers) - 1, -1, -1):
-        start = layout.layers[index].start
-        if index == 0 or (stop - start) * element_size >= _BUCKET_BYTES:
-            buckets.append(Bucket(index, start, stop))
-            stop = start
-    return buckets
+    def through(self) -> float:
+        """How much of the vector has been summed already."""
+        buckets = self._collectives.buckets
+        done = [n for n, works in self.works.items() if all(work.is_completed() for work in works)]
+        return sum(buckets[n].stop - buckets[n].start for n in done) / buckets[0].stop

@@ -28,30 +28,17 @@ Hello is the first message of a worker, Prepared of the others. No node sends af
 
 How a run goes from one generation to the next is drawn in `talk.regrouping`.
 
-Around it, from `ownpace.join` on, the ranks themselves talk, on lines of their own (`run.presence`):
-
-    rank                        rank 0
-      │── Together(number, …) ─►│        I am at a loop, a barrier …, the end: wherever no rank may be alone
-      │◄─ Agreed(number) | Refuse        all ranks have come to the same, or never will
-      │── (Rejoin) ────────────►│        I was started again
-      │◄── (Past) ──────────────│        this is what all have come to so far; from now on, you are waited for
-      │── (Saved) ─────────────►│        I have written a checkpoint; rank 0 tells all
-      │── (Failed) ────────────►│        my script raised this
-      │◄── (GiveUp) ────────────│        a rank is gone or has failed
-      │── Parted ──────────────►│        my part is over: that the line ends now means nothing
-      │◄── Parted ──────────────│
+Around it, from `ownpace.join` on, the ranks themselves talk, on lines of their own (`talk.rank_control`).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ownpace.core.contract.errors import BY_CODE, NodeFailed, OwnpaceError, WireError
+from ownpace.core.contract.errors import BY_CODE, NodeFailed, OwnpaceError
 from ownpace.engines.ledger import UpdateTotals
-from ownpace.engines.process.talk.checked import Count, build
+from ownpace.engines.process.talk.checked import Count
+from ownpace.engines.process.talk.rank_control import Agreed, Parted, Past, Rejoin, Saved, Together
 from ownpace.engines.process.talk.regrouping import (
     DeclaredDead,
     Lost,
@@ -265,56 +252,6 @@ class GiveUp:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
-    """A rank has come to where all ranks have to come: the number of such places so far, and what this one is."""
-
-    number: Count
-    what: str
-    loops: Count
-    """Loops over the data that it has begun, this one included."""
-    fingerprint: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """All ranks have come to that place."""
-
-    number: Count
-    ranks: list[Count] = field(default_factory=list)
-    """Those that are there: all that are not gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rejoin:
-    """A rank was started again while the others go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What all ranks have come to together so far, told to one that was started again."""
-
-    acts: list[str]
-    ranks: list[list[Count]]
-    """Who was there, each time."""
-    fingerprint: dict[str, str]
-    """Of the latest loop."""
-    progress: dict[str, float]
-    """How far rank 0 is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A rank has written a checkpoint of the whole fleet: what to go on from, should all of them end."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Parted:
-    """This rank's part is over, in order."""
-
-
 Control = (
     Hello
     | Welcome
@@ -352,28 +289,3 @@ Control = (
     | Saved
     | Parted
 )
-KINDS: dict[str, type[Control]] = {kind.__name__: kind for kind in typing.get_args(Control)}
-
-
-def to_record(control: Control) -> dict[str, object]:
-    """The message as what JSON can hold, its kind first."""
-    return {"kind": type(control).__name__, **_fields(control)}
-
-
-def _fields(message: object) -> dict[str, object]:
-    # Not dataclasses.asdict, which copies every list in it: that was a fortieth of a quick loop's time.
-    values = {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}  # type: ignore[arg-type]
-    return {name: _fields(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
-
-
-def from_record(record: Mapping[str, object]) -> Control:
-    """The message that a JSON object holds.
-
-    Raises:
-        WireError: It holds none: the kind is not known, or fields are missing, unknown or of another type.
-    """
-    fields = dict(record)
-    kind = KINDS.get(str(fields.pop("kind", "")))
-    if kind is None:
-        raise WireError(f"a message about the run is of the unknown kind {repr(record.get('kind'))[:80]}")
-    return build(kind, fields)

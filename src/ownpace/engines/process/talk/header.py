@@ -48,9 +48,11 @@ class Entry(NamedTuple):
     """1 if layers may be without a gradient."""
     used: float = 0.0
     """Samples that it is done with."""
+    through: float = 0.0
+    """How much of the vector had been summed when its backward pass was over."""
 
     @classmethod
-    def of(cls, gradient: Gradient, came_s: float) -> Entry:
+    def of(cls, gradient: Gradient, came_s: float, through: float) -> Entry:
         """Of a member that contributes this. As floats, even in float32: counts and versions are exact up to 2²⁴."""
         return cls(
             present=1.0,
@@ -62,6 +64,7 @@ class Entry(NamedTuple):
             names=checksum(gradient.notes),
             partial=gradient.partial,
             used=gradient.new_samples + gradient.dropped,
+            through=through,
         )
 
 
@@ -82,6 +85,8 @@ class Said:
     partial: bool = False
     counts: tuple[int, ...] = ()
     sources: Sources = ()
+    through: float = 0.0
+    """Of all members' vectors, how much had been summed when their backward passes were over: the mean."""
 
 
 class SumHeader:
@@ -114,7 +119,9 @@ class SumHeader:
         """Where this member's loss is: a GPU writes it there, without anything waiting for it."""
         self._empty: Numbers = np.zeros(self.size, np.float64) if double else np.zeros(self.size, np.float32)
 
-    def write(self, gradient: Gradient | None, stop: bool, came_s: float, settings: Sequence[float]) -> Numbers:
+    def write(
+        self, gradient: Gradient | None, stop: bool, came_s: float, settings: Sequence[float], through: float = 0.0
+    ) -> Numbers:
         """This member's header; without a gradient, it only says that it came and whether it wants to stop.
 
         `settings`: of the optimizer's groups, if this member is the one that writes them.
@@ -125,7 +132,7 @@ class SumHeader:
             written[self._start : self._start + len(Entry._fields)] = Entry(came_s=came_s)
         else:
             # Counts of no samples may be missing.
-            entry = (*Entry.of(gradient, came_s), *gradient.versions, *gradient.counts)
+            entry = (*Entry.of(gradient, came_s, through), *gradient.versions, *gradient.counts)
             written[self._start : self._start + len(entry)] = entry
             for rank, used in gradient.sources:
                 written[self._first_source + rank] = used
@@ -168,6 +175,7 @@ class SumHeader:
             partial=any(entry.partial for entry in present),
             counts=self._counts([places[start + counts : start + self._width] for start in starts]),
             sources=self._sources(summed),
+            through=_total([entry.through for entry in present]) / max(1, len(present)),
         )
 
     def _sources(self, summed: Numbers) -> Sources:

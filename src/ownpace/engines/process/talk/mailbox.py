@@ -11,24 +11,22 @@ waits for Python's lock, is not silent.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import logging
 import math
-import os
 import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
-from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from ownpace.core.contract.errors import InputError, MachineDied, WireError
 from ownpace.engines.process.talk import shared_memory, wire
+from ownpace.engines.process.talk.line import Line
+from ownpace.engines.process.talk.run_key import RunKey
+from ownpace.engines.process.talk.wire_header import Frame
 
 # Far more than a piece of a tensor: a long report, as JSON, has to fit into one frame.
 _MOST_FRAME = 16 << 20
@@ -54,68 +52,6 @@ _REFUSED = (
 # Whatever a store holds is not connected to unless it looks like this.
 _CONTACT = re.compile(r"(tcp://[0-9A-Za-z.:\[\]%_-]{1,200}:[0-9]{1,5})(?: ([0-9a-f]{16}))?", re.ASCII)
 log = logging.getLogger(__name__)
-
-
-class RunKey:
-    """The secret of one run, and the key pairs that follow from it."""
-
-    def __init__(self, secret: str) -> None:
-        self.secret = secret
-        self.server_public, self.server_secret = self._pair("server")
-        self.client_public, self.client_secret = self._pair("client")
-
-    @classmethod
-    def new(cls) -> RunKey:
-        """A fresh one."""
-        return cls(base64.b64encode(os.urandom(32)).decode())
-
-    def _pair(self, side: str) -> tuple[bytes, bytes]:
-        secret = z85.encode(hashlib.sha256(f"ownpace {side} {self.secret}".encode()).digest())
-        return zmq.curve_public(secret), secret
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a client with this public key may connect; ZeroMQ's authenticator asks."""
-        return key == self.client_public
-
-
-@dataclass
-class _Line:
-    """The way to one other node."""
-
-    socket: zmq.Socket[bytes]
-    endpoint: str
-    memory: shared_memory.Outgoing | None
-    """For large tensors, where both can open the same memory."""
-    monitor: zmq.Socket[bytes] | None
-    """Tells when the connection ends, where that is watched."""
-    is_up: bool = True
-    """Whether the other end answers, as far as `has_ended` has seen."""
-    late_s: float = math.inf
-    """When a connection that nobody waited for counts as ended, if it has not been made by then."""
-
-    def has_ended(self) -> bool:
-        """Whether the connection has ended since the last time; only where it is watched."""
-        ended = time.monotonic() > self.late_s
-        while self.monitor is not None and self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
-            if event == zmq.EVENT_DISCONNECTED:
-                ended, self.is_up = True, False
-            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.is_up = True
-            else:
-                continue
-            self.late_s = math.inf
-        if ended:
-            self.late_s = math.inf  # said once
-        return ended
-
-    def close(self, linger_ms: int) -> None:
-        if self.monitor is not None:
-            self.socket.disable_monitor()
-            self.monitor.close()
-        self.socket.close(linger=linger_ms)
-        if self.memory is not None:
-            self.memory.close()
 
 
 class Mailbox:
@@ -146,7 +82,7 @@ class Mailbox:
         while nodes come and go: one that has just died never answers, and nothing may wait for it."""
         self.unheard = 0
         """Messages that came from others than those who are heard, and were thrown away unread."""
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, Line] = {}
         # The authenticator before the socket: one bound without it would admit any client for a moment.
         self._context = zmq.Context()
         self._authenticator = ThreadAuthenticator(self._context)
@@ -195,7 +131,7 @@ class Mailbox:
         else:
             line.socket.send_multipart([_IN_MEMORY, header, numbers, place])
 
-    def receive(self, timeout_s: float | None = None) -> tuple[str, Sequence[wire.Frame]] | None:
+    def receive(self, timeout_s: float | None = None) -> tuple[str, Sequence[Frame]] | None:
         """The next message: its sender, and its frames, which hold until this is called again. None: none came."""
         # What the last message pointed to has been read by now: its memory may be written again.
         self._incoming.taken()
@@ -209,7 +145,7 @@ class Mailbox:
             timeout_s = 0.0
         return None
 
-    def _read(self, name: str, frames: Sequence[wire.Frame]) -> Sequence[wire.Frame]:
+    def _read(self, name: str, frames: Sequence[Frame]) -> Sequence[Frame]:
         where = bytes(frames[0].buffer) if frames and len(frames[0].buffer) == 1 else b""
         if where == _IN_MEMORY and len(frames) == 4:
             return [*frames[1:3], self._incoming.get(name, bytes(frames[3].buffer))]
@@ -260,7 +196,7 @@ class Mailbox:
         """Whether a message has arrived."""
         return bool(int(self._box.events) & zmq.POLLIN)
 
-    def _open(self, to: str) -> _Line:
+    def _open(self, to: str) -> Line:
         endpoint, identity = self._contact_of(to)
         socket = self._new_socket(zmq.DEALER)
         # Before connecting: otherwise the handshake could be over before anything listens for its events.
@@ -287,9 +223,9 @@ class Mailbox:
         shares_memory = bool(identity) and identity == self._identity
         memory = shared_memory.Outgoing() if shares_memory else None
         if self._silence_s is None:
-            return _Line(socket, endpoint, memory, None)
+            return Line(socket, endpoint, memory, None)
         late_s = math.inf if self.waits else time.monotonic() + self._silence_s
-        return _Line(socket, endpoint, memory, monitor, is_up=self.waits, late_s=late_s)
+        return Line(socket, endpoint, memory, monitor, is_up=self.waits, late_s=late_s)
 
     def _contact_of(self, to: str) -> tuple[str, str]:
         found = self._find(to)

@@ -31,7 +31,8 @@ from ownpace.engines.process.talk.control import (
     Stop,
     Welcome,
 )
-from ownpace.engines.process.talk.mailbox import Mailbox, RunKey
+from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.process.talk.wire import Packet
 from ownpace.engines.progress import Progress
 

@@ -14,6 +14,7 @@ from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.run.elasticity import Elasticity
 from ownpace.engines.process.run.generations import Generations
+from ownpace.engines.process.run.late_watch import LateWatch
 from ownpace.engines.process.run.restarts import Restarts
 from ownpace.engines.process.run.run_state import StateCollector
 from ownpace.engines.process.talk.control import Control, Release, Start, Stop, Welcome
@@ -37,7 +38,7 @@ class Led:
             self.restarts,
             StateCollector(),
         )
-        for name in sorted(self.generations.members):
+        for name in sorted(self.generations.members.there):
             self.generations.take_prepared(name, 0, [])
 
     def _tell(self, control: Control, names: Iterable[str]) -> None:
@@ -144,6 +145,26 @@ def test_a_server_is_waited_for_only_where_it_can_be_started_again():
     assert led.generations.phase == "standing"
     led.generations.take_prepared("server-0", 0, [])
     assert led.last(Regroup)[1] == ["a", "b", "c", "server-0"]
+
+
+def test_who_keeps_the_others_waiting_at_a_border_is_said_once():
+    led, now = Led(), [0.0]
+    watch = LateWatch(lambda: now[0])
+
+    def looked(at_s: float) -> str:
+        now[0] = at_s
+        return watch.look(led.generations.members.awaited) or ""
+
+    assert looked(9.0) == ""  # all are at work
+    led.generations.worker_ended("a", is_through=False)
+    led.generations.worker_ended("b", is_through=False)
+    assert [looked(10.0), looked(15.0)] == ["", ""]
+    assert looked(15.1).startswith("the others have been waiting for c for 5 s, at a border")
+    assert looked(99.0) == ""
+    led.generations.worker_ended("c", is_through=False)
+    assert looked(100.0) == ""
+    led.generations.next()
+    assert led.generations.members.awaited == []
 
 
 def test_at_the_end_all_are_released_and_who_dies_then_is_not_missed():

@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch.distributed as dist
 
-from ownpace.core.contract.errors import MachineDied
+from ownpace.core.contract.errors import InputError, MachineDied
 from ownpace.engines.process.run.incarnation import agree_on_mark, is_back, new_mark, readmit
+from ownpace.engines.process.run.readmission import Readmission
+from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
 
 
 def meet(store: dist.Store, marks: list[str], late: int | None = None) -> list[str]:
@@ -68,3 +70,19 @@ def test_a_rank_that_is_started_again_finds_the_others_where_they_are():
         readmit(store, 2, 3)
         assert mark.result() == marks[0]
     assert not is_back(store, 2, 3)
+
+
+def test_a_rank_that_is_started_again_too_late_need_not_wait():
+    """Only where the store tells that rank 0 lives: an agent's may hold what dead ranks have left."""
+    store, port = local_store()
+    marks = [new_mark() for _ in range(2)]
+    meeting = dist.PrefixStore("first", store)
+    meet(meeting, marks)
+    Readmission(Rendezvous(LOOPBACK, port, f"first/{marks[0]}", "secret", LOOPBACK), 2, set).close()
+    with pytest.raises(InputError, match=r"takes its place in the first ownpace\.join of its script; start all"):
+        agree_on_mark(meeting, 1, 2, new_mark(), 60, lives_as_long_as_rank_0=True)
+    with pytest.raises(MachineDied, match="not all 2 ranks joined"):
+        agree_on_mark(meeting, 1, 2, new_mark(), 0.05)
+    # And where rank 0 begins anew, all do.
+    again = [new_mark() for _ in range(2)]
+    assert meet(meeting, again, late=1) == 2 * again[:1]

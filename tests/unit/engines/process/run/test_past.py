@@ -7,7 +7,7 @@ import pytest
 from ownpace.core.contract.errors import InputError
 from ownpace.engines.process.run.past import PastActs
 from ownpace.engines.process.run.roll import JOIN, LOOP
-from ownpace.engines.process.talk.control import Past, Together
+from ownpace.engines.process.talk.rank_control import Past, Together
 
 ACTS = [JOIN, LOOP, "fleet.barrier", LOOP]
 

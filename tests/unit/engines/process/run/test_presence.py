@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from ownpace.core.contract.errors import InputError, MachineDied, NodeFailed, PeerLost, WireError
+from ownpace.engines.process.run.environment import Environment
 from ownpace.engines.process.run.presence import Presence
-from ownpace.engines.process.run.rendezvous import LOOPBACK, Environment, Rendezvous, local_store
-from ownpace.engines.process.talk.control import Agreed, GiveUp, Refuse, Together
-from ownpace.engines.process.talk.mailbox import RunKey
+from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
+from ownpace.engines.process.talk.control import GiveUp, Refuse
+from ownpace.engines.process.talk.rank_control import Agreed, Together
+from ownpace.engines.process.talk.run_key import RunKey
 
 PATIENCE_S = 120.0
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ownpace.core.contract.errors import InputError
-from ownpace.engines.process.run.rendezvous import TIMEOUT_S, Rendezvous, default_timeout_s
+from ownpace.engines.process.run.environment import TIMEOUT_S, default_timeout_s
+from ownpace.engines.process.run.rendezvous import Rendezvous
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("300", 300.0), ("0.5", 0.5), ("", TIMEOUT_S)])

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import BY_CODE, DivergenceError, NodeFailed, WireError
 from ownpace.engines.ledger import UpdateTotals
-from ownpace.engines.process.talk import control, regrouping
-from ownpace.engines.process.talk.control import Failed, Hello, Report, Snapshot, WorkDone, from_record, to_record
+from ownpace.engines.process.talk import control, rank_control, regrouping
+from ownpace.engines.process.talk.control import Failed, Hello, Report, Snapshot, WorkDone
+from ownpace.engines.process.talk.control_record import KINDS, from_record, to_record
 
 EXAMPLES: list[control.Control] = [
     Hello({"model": "12 parameters"}),
@@ -45,17 +46,17 @@ EXAMPLES: list[control.Control] = [
     control.Goodbye(["{}"]),
     Failed("diverged", "the loss is nan"),
     control.GiveUp("machine-died", "worker-1 is gone"),
-    control.Together(3, "loop", 2, {"epochs": "1"}),
-    control.Agreed(3),
-    control.Rejoin(),
-    control.Past(["join", "loop"], [[0, 1, 2], [0, 2]], {"epochs": "1"}, {"updates": 7.0}),
-    control.Saved("runs/fleet.pt"),
-    control.Parted(),
+    rank_control.Together(3, "loop", 2, {"epochs": "1"}),
+    rank_control.Agreed(3),
+    rank_control.Rejoin(),
+    rank_control.Past(["join", "loop"], [[0, 1, 2], [0, 2]], {"epochs": "1"}, {"updates": 7.0}),
+    rank_control.Saved("runs/fleet.pt"),
+    rank_control.Parted(),
 ]
 
 
 def test_there_is_an_example_of_every_kind():
-    assert {type(example) for example in EXAMPLES} == set(control.KINDS.values())
+    assert {type(example) for example in EXAMPLES} == set(KINDS.values())
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)

@@ -17,8 +17,10 @@ from ownpace.core.contract.errors import InputError, MachineDied, WireError
 from ownpace.core.contract.values import Shard
 from ownpace.engines.process.talk import shared_memory
 from ownpace.engines.process.talk.control import Stop
-from ownpace.engines.process.talk.mailbox import Mailbox, RunKey
-from ownpace.engines.process.talk.wire import Frame, Limits, Packet, pack, unpack
+from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.run_key import RunKey
+from ownpace.engines.process.talk.wire import Packet, pack, unpack
+from ownpace.engines.process.talk.wire_header import Frame, Limits
 
 SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12))
 

@@ -8,7 +8,8 @@ import zmq
 
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.engines.process.talk.header import SumHeader
-from ownpace.engines.process.talk.wire import Limits, Packet, pack, unpack
+from ownpace.engines.process.talk.wire import Packet, pack, unpack
+from ownpace.engines.process.talk.wire_header import Limits
 
 
 def gradient(samples: int, *, partial: bool, counts: tuple[int, ...] = ()) -> Gradient:

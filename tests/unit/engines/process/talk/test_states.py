@@ -9,7 +9,7 @@ import torch
 
 from ownpace.core.contract.errors import WireError
 from ownpace.core.learning.plain_state import PlainState
-from ownpace.engines.process.talk.control import from_record, to_record
+from ownpace.engines.process.talk.control_record import from_record, to_record
 from ownpace.engines.process.talk.regrouping import StateOutline, StateTensor
 from ownpace.engines.process.talk.states import StateAssembly, packets
 

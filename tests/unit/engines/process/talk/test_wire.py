@@ -14,20 +14,12 @@ from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.values import Gradient, Parameters, Shard
-from ownpace.engines.process.talk import wire
+from ownpace.engines.process.talk import wire_header
 from ownpace.engines.process.talk.control import Refuse, Stop
-from ownpace.engines.process.talk.wire import Limits, Packet, pack, unpack
+from ownpace.engines.process.talk.wire import Packet, pack, unpack, unpack_from
+from ownpace.engines.process.talk.wire_header import Limits
 
-DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.bfloat16,
-    torch.float16,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.bool,
-]
+DTYPES = list(wire_header.DTYPES)
 SHARDS = (Shard(0, 0, 5), Shard(1, 5, 12), Shard(2, 12, 12))
 LIMITS = Limits(SHARDS, 12, num_workers=12)
 
@@ -133,9 +125,9 @@ def test_a_message_may_be_empty():
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_large_tensors_go_in_pieces_and_are_whole_again(extra):
-    tensor = torch.randint(-(2**62), 2**62, (3 * wire.PIECE // 8 + extra,))
+    tensor = torch.randint(-(2**62), 2**62, (3 * wire_header.PIECE // 8 + extra,))
     frames = sent(Packet(tensor))
-    assert max(len(frame.buffer) for frame in frames) == wire.PIECE
+    assert max(len(frame.buffer) for frame in frames) == wire_header.PIECE
     assert len(frames) == 2 + (4 if extra > 0 else 3)
     assert torch.equal(tensor_of(unpack(frames, Limits(SHARDS, tensor.numel()))), tensor)
 
@@ -154,8 +146,8 @@ def test_what_came_is_the_receivers_own():
 def forged(packet: Packet, **changes: Any) -> list[zmq.Frame]:
     """A message whose header says something else."""
     frames = [bytes(frame) for frame in pack(packet)]
-    header = wire._Header._make(wire._HEADER.unpack(frames[0]))._replace(**changes)
-    return [zmq.Frame(frame) for frame in (wire._HEADER.pack(*header), *frames[1:])]
+    header = wire_header.WireHeader._make(wire_header.HEADER.unpack(frames[0]))._replace(**changes)
+    return [zmq.Frame(frame) for frame in (wire_header.HEADER.pack(*header), *frames[1:])]
 
 
 GRADIENT = Packet(
@@ -257,7 +249,7 @@ def test_a_server_takes_gradients_of_its_own_shard_alone():
 
 def test_who_sent_it_is_named():
     with pytest.raises(WireError, match=r"^worker-7 sent what no node sends: a message of 0 frames") as caught:
-        wire.unpack_from("worker-7", [], LIMITS)
+        unpack_from("worker-7", [], LIMITS)
     assert caught.value.blame == "worker-7"
 
 

@@ -1,0 +1,161 @@
+"""Stride: local steps that never wait. Progress is averaged while the next steps are already being made.
+
+    worker i, all the time:    y_i ← Opt_i(y_i, g_i)           on its own batches, at its own pace; momentum is its own
+    round ends:                P_i = progress of the round     where it began less where it ended; n_i samples
+                               Σ_i n_i P_i sets off, and the next round begins at once
+    the sum arrives:           Δ = Σ_i n_i P_i / Σ_i n_i
+                               m ← μ m + Δ;  x ← x − ζ (Δ + μ m)        plain unless asked for: ζ = 1, μ = 0
+                               y_i ← x − (progress of the round so far)
+
+So a worker is always at the global model plus what it alone has learnt and not yet handed in: no progress is thrown
+away, lost or counted twice, and all workers' x are equal to the bit.
+
+A round ends when the sum under way has arrived and been taken in, and the worker has made at least its k_i steps. Sums
+arrive everywhere at the same time, so rounds end at about the same time, whatever the paces; and they last as long as a
+sum does, if that is longer than k_i steps. That is all that has to be found: the sum is always hidden, and rounds are
+no longer than that takes. Only where one worker holds a sum up, others wait after M = `max_steps` steps, so no replica
+gets further away than that.
+
+    k_i = max(1, K · v_i/v_max · b/b_i)      K = `steps`; v_i: measured pace
+    b_i = b · v_i/v_max                      samples of a local step: so steps take all workers equally long
+          … or more, at most b               where a round has time for it: four steps or more of that size
+
+The rule for y_i is CoCoD-SGD's (arXiv 1906.12043), there with equal numbers of steps and equal weights; rounds that end
+by time, as many steps as the pace allows, weights by work and the outer step are ours. With one worker it is the
+optimizer itself. Where each sum arrives before another step begins, it is local SGD, with steps by pace; the first
+`warmup` rounds wait for that.
+
+| symbol | meaning |
+|---|---|
+| x, y_i | the global parameters; those of worker i |
+| P_i, n_i | progress and samples of worker i in a round |
+| Δ | mean progress of a round, weighted by samples |
+| k_i, b_i | the least steps in a round, and the samples of a step, of worker i |
+| v_i, v_max | measured pace of worker i, and of the fastest |
+| b | batch size |
+| m, μ, ζ | the outer step's momentum buffer, momentum and learning rate |
+
+| symbol | here |
+|---|---|
+| K, M | `steps`, `max_steps` |
+| b_i | `micro.size` |
+| ζ, μ | `outer_lr`, `outer_momentum` |
+| Σ n_i P_i, under way | `under_way` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ownpace.core.blocks.accumulate import accumulate
+from ownpace.core.blocks.local_round import LocalRound, check_steps
+from ownpace.core.blocks.micro_batch import MicroBatch, Sizing
+from ownpace.core.blocks.outer_step import OuterStep, check_outer_step
+from ownpace.core.blocks.paces import check_smoothing
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.roles import Pending, Worker
+from ownpace.core.contract.values import Gradient
+from ownpace.core.settings import not_negative
+
+_SHARE_OF_A_ROUND = 0.25
+"""A step of a slow worker may take so much of a round: small batches are noisy, and a few steps are enough."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrideSgd(Algorithm):
+    """Local steps at one's own pace, all the time; their progress is averaged meanwhile, and taken in as it comes."""
+
+    replicas_identical: ClassVar[bool] = True
+    steps: int = 2
+    """K: the least local steps of the fastest worker in a round. A round lasts longer where the sum does."""
+    max_steps: int = 512
+    """M: the most local steps of a round that are made before the sum under way is waited for."""
+    batch: Sizing = "equal-time"
+    """Local steps of sizes that take all workers equally long (equal-time), or of the batch size (fixed)."""
+    outer_lr: float = 1.0
+    """ζ, of the outer step."""
+    outer_momentum: float = 0.0
+    """μ, of the outer step."""
+    warmup: int = 0
+    """Rounds at the start that wait for their sums, as local SGD does."""
+    smoothing: float = 0.3
+    """Weight of the newest measurement in a worker's pace, above 0 and at most 1."""
+
+    def __post_init__(self) -> None:
+        check_steps(self.steps)
+        not_negative(warmup=self.warmup)
+        check_outer_step(self.outer_lr, self.outer_momentum)
+        check_smoothing(self.smoothing)
+        if self.max_steps < self.steps:
+            raise InputError(f"max_steps is {self.max_steps}, less than the {self.steps} steps of a round; raise it")
+
+    async def worker(self, me: Worker) -> None:
+        outer = OuterStep(me, self.outer_lr, self.outer_momentum)
+        strides, x = Strides(me, self), me.parameters.values
+        round_ = await strides.finish(LocalRound(me))
+        under_way = strides.hand_in(round_)
+        while me.training:
+            # By the run's updates: a generation that begins later, after a checkpoint or a failure, warms up no more.
+            most = self.max_steps if me.updates >= self.warmup else 0
+            round_ = await strides.make_until(under_way, LocalRound(me), most)
+            total = await under_way
+            strides.learn(total)
+            x = outer.take(x, total)
+            round_.go_on_from(x, total)
+            # Asked right after a sum, which is where all workers know the same: none is left alone in the next. Once
+            # training is over, what was made meanwhile is handed in as it is.
+            if me.training:
+                await strides.finish(round_)
+            under_way = strides.hand_in(round_)
+        total = await under_way
+        me.commit(outer.take(x, total), total)
+
+
+class Strides:
+    """One worker's local steps: how large they are, and how many make a round."""
+
+    def __init__(self, me: Worker, settings: StrideSgd) -> None:
+        self._me = me
+        self._steps = settings.steps
+        self._micro = MicroBatch(
+            me.rank, len(me.workers), me.batch_size, settings.batch, settings.smoothing, _SHARE_OF_A_ROUND
+        )
+        self._handed_in = self._micro.size
+
+    @property
+    def least(self) -> int:
+        """k_i: the steps that make a round; one, until all paces are known."""
+        paces = self._micro.paces
+        if paces is None:
+            return 1
+        share = paces[self._me.rank] / max(paces)
+        return max(1, round(self._steps * share * self._me.batch_size / self._micro.size))
+
+    async def finish(self, round_: LocalRound) -> LocalRound:
+        """Make the steps that are missing to a round."""
+        while round_.steps < self.least and await self._step(round_):
+            pass
+        return round_
+
+    async def make_until(self, pending: Pending[object], round_: LocalRound, most: int) -> LocalRound:
+        """Make steps until `pending` is done, and no more than `most`."""
+        while round_.steps < most and not pending.done and await self._step(round_):
+            pass
+        return round_
+
+    async def _step(self, round_: LocalRound) -> bool:
+        """One step; false where no data is left."""
+        gradient = await accumulate(self._me, self._micro.size)
+        round_.step(gradient)
+        return gradient.samples > 0
+
+    def hand_in(self, round_: LocalRound) -> Pending[Gradient]:
+        """Start the sum of a round's progress."""
+        self._handed_in = self._micro.size
+        return self._me.all_reduce(round_.difference(round_.samples))
+
+    def learn(self, total: Gradient) -> None:
+        """Learn all workers' paces from a sum."""
+        self._micro.learn(total.contributions, self._handed_in)

@@ -1,0 +1,180 @@
+"""Local steps that never wait: Stride, CoCoD-SGD and Overlap-Local-SGD, round by round.
+
+Time does not depend on values, but the learning rate does depend on what a worker has heard of; so both go together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tests.conformance.plain.draws import OwnData
+from tests.conformance.plain.model import Sgd, added, gradient_sum, loss, start
+from tests.conformance.plain.ring import shares
+from tests.conformance.plain.setting import Result, Setting, Step
+from torch import Tensor
+
+
+class Alone:
+    """One worker: where it is, how far its clock is, and the samples of the updates that it knows of."""
+
+    def __init__(self, setting: Setting, rank: int, data: OwnData) -> None:
+        self.at = start()
+        self.now = 0.0
+        self.heard = 0
+        self.progress = start() * 0
+        """Of the round so far: a sum of steps, not a difference of places."""
+        self.count = 0
+        self.samples = 0
+        self._setting, self._rank, self._data = setting, rank, data
+        self._sgd = Sgd(setting)
+
+    def step(self, size: int | None = None) -> None:
+        setting = self._setting
+        size = size or setting.batch_size
+        inputs = self._data.take(self._rank, size)
+        done = min(1.0, self.heard / setting.samples)
+        scale = 0.5 * (1 + math.cos(math.pi * done)) if setting.cosine else 1.0
+        after = self._sgd.moved(self.at, gradient_sum(self.at, inputs) / size, scale)
+        self.progress = self.progress + (self.at - after)
+        self.at = after
+        self.count += 1
+        self.samples += size
+        self.now = setting.when_computed(self._rank, self.now, size)
+
+    def hand_in(self) -> tuple[Tensor, int, float]:
+        handed = self.progress, self.samples, self.now
+        self.progress, self.count, self.samples = start() * 0, 0, 0
+        return handed
+
+
+def strides(
+    setting: Setting,
+    least: Sequence[int],
+    *,
+    most: int = 10**9,
+    warmup: int = 0,
+    outer_lr: float = 1.0,
+    outer_momentum: float = 0.0,
+) -> Result:
+    """Stride with local steps of the batch size; `least` by rank, once paces are known: before, it is one."""
+    data = OwnData(setting)
+    workers = [Alone(setting, rank, data) for rank in range(setting.num_workers)]
+    x, momentum, samples = start(), start() * 0, 0
+    steps: list[Step] = []
+    for worker in workers:
+        worker.step()
+    handed, stale = [worker.hand_in() for worker in workers], False
+    while True:
+        arrival = max(now for _, _, now in handed) + setting.ring_seconds
+        whole = sum(count for _, count, _ in handed)
+        if not whole:
+            break
+        mean = added(count / whole * progress for progress, count, _ in handed)
+        momentum = outer_momentum * momentum + mean
+        x = x - outer_lr * (mean + outer_momentum * momentum)
+        last = samples >= setting.samples
+        bound = 0 if len(steps) < warmup else most
+        for worker in workers:
+            # Alone, a sum takes no time; still it is not there at the very moment that it is asked for.
+            while not last and worker.count < bound and worker.now <= arrival:
+                worker.step()
+            worker.now = max(worker.now, arrival)
+            worker.heard = samples + whole
+            worker.at = x - worker.progress
+        samples += whole
+        steps.append(Step(min(worker.now for worker in workers), whole, int(stale), loss(x)))
+        if last:
+            break
+        # A round whose first step was made before this sum came is one update late when it is applied.
+        stale = any(worker.count for worker in workers)
+        for rank, worker in enumerate(workers):
+            while samples < setting.samples and worker.count < least[rank]:
+                worker.step()
+        handed = [worker.hand_in() for worker in workers]
+    return Result(x, steps)
+
+
+def decoupled(setting: Setting, steps: int) -> Result:
+    """CoCoD-SGD: the mean of the last models plus one's own progress since."""
+    x = start()
+    whole = setting.batch_size * setting.num_workers
+
+    def sizes(number: int) -> list[int]:
+        # The first sum, which tells all paces, is there after the second round.
+        return [setting.batch_size] * setting.num_workers if number < 2 else shares(setting.paces, whole)
+
+    def merge(parts: Parts, workers: Sequence[Alone]) -> Tensor:
+        nonlocal x
+        samples = sum(count for _, count, _ in parts)
+        x = x - added(count / samples * progress for progress, count, _ in parts)
+        for worker in workers:
+            worker.at = x - worker.progress
+        return x
+
+    return in_rounds(setting, steps, sizes, merge)
+
+
+def anchored(setting: Setting, steps: int, pullback: float, momentum: float) -> Result:
+    """Overlap-Local-SGD: models are pulled back to an anchor, which follows their mean with momentum."""
+    z, v = start(), start() * 0
+
+    def merge(parts: Parts, workers: Sequence[Alone]) -> Tensor:
+        nonlocal z, v
+        mean = added(model for model, _, _ in parts) / setting.num_workers
+        v = momentum * v + (mean - z)
+        z = z + v
+        for worker in workers:
+            worker.at = worker.at - pullback * (worker.at - z)
+        return z
+
+    return in_rounds(setting, steps, lambda _: [setting.batch_size] * setting.num_workers, merge, models=True)
+
+
+Parts = list[tuple[Tensor, int, float]]
+
+
+def in_rounds(
+    setting: Setting,
+    steps: int,
+    sizes: Callable[[int], Sequence[int]],
+    merge: Callable[[Parts, Sequence[Alone]], Tensor],
+    *,
+    models: bool = False,
+) -> Result:
+    """Equal numbers of steps, while the sum of the round before is under way.
+
+    Workers hand in their progress, or, with `models`, where they are. `merge` takes in a sum, moves the workers, and
+    returns the global model.
+    """
+    data = OwnData(setting)
+    workers = [Alone(setting, rank, data) for rank in range(setting.num_workers)]
+    parts: Parts = []
+    made: list[Step] = []
+    samples, number = 0, 0
+
+    def take_in(waiting: Sequence[Alone]) -> Tensor:
+        nonlocal samples
+        arrival = max(now for _, _, now in parts) + setting.ring_seconds
+        count = sum(count for _, count, _ in parts)
+        samples += count
+        for worker in waiting:
+            worker.now = max(worker.now, arrival)
+            worker.heard = samples
+        at = merge(parts, waiting)
+        first = min((worker.now for worker in waiting), default=arrival)
+        made.append(Step(first, count, int(len(made) > 0), loss(at)))
+        return at
+
+    while samples < setting.samples:
+        for worker, size in zip(workers, sizes(number), strict=True):
+            for _ in range(steps):
+                worker.step(size)
+        if parts:
+            take_in(workers)
+        parts = []
+        for worker in workers:
+            progress, count, now = worker.hand_in()
+            parts.append((worker.at if models else progress, count, now))
+        number += 1
+    return Result(take_in(()), made)

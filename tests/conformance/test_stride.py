@@ -1,0 +1,197 @@
+"""Stride against a plain statement of it, and what must hold of it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conformance.plain import Setting, assert_same, engine, updates
+from tests.conformance.plain.strategies import late_settings
+from tests.conformance.plain.stride import anchored, decoupled, strides
+
+from ownpace import make_algorithm
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import Compute
+from ownpace.core.contract.roles import Worker
+from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.core.learning.sampling import Permutations
+from ownpace.fleet import Network, paces
+from ownpace.tasks import Quadratic
+from ownpace.testing import simulate
+from ownpace.testing.runs import with_worker
+
+outer_steps = st.sampled_from([{}, {"outer_lr": 0.7}, {"outer_lr": 0.8, "outer_momentum": 0.5}])
+
+
+@settings(max_examples=60)
+@given(late_settings, st.integers(1, 6), st.integers(0, 12), st.integers(0, 3), outer_steps)
+def test_progress_is_summed_while_the_next_is_made(
+    setting: Setting, steps: int, slack: int, warmup: int, outer: dict[str, float]
+) -> None:
+    setting = replace(setting, micro_batch=None)
+    most = steps + slack
+    least = [max(1, round(steps * pace / max(setting.paces))) for pace in setting.paces]
+    settings_ = {"steps": steps, "max_steps": most, "warmup": warmup, "batch": "fixed", "smoothing": 1.0, **outer}
+    outcome, events = engine(setting, "stride", settings_, sampling="shards")
+    assert_same(outcome, events, strides(setting, least, most=most, warmup=warmup, **outer))
+
+
+@settings(max_examples=30)
+@given(late_settings, st.integers(1, 6))
+def test_cocod_adds_the_progress_since_to_the_mean_of_the_last_models(setting: Setting, steps: int) -> None:
+    setting = replace(setting, micro_batch=None)
+    outcome, events = engine(setting, "cocod", steps=steps, smoothing=1.0, sampling="shards")
+    assert_same(outcome, events, decoupled(setting, steps))
+
+
+@settings(max_examples=30)
+@given(late_settings, st.integers(1, 6), st.sampled_from([0.3, 0.6, 1.0]), st.sampled_from([0.0, 0.7]))
+def test_overlap_local_pulls_models_back_to_an_anchor(
+    setting: Setting, steps: int, pullback: float, momentum: float
+) -> None:
+    setting = replace(setting, micro_batch=None)
+    parameters = {"steps": steps, "pullback": pullback, "anchor_momentum": momentum}
+    outcome, events = engine(setting, "overlap-local", parameters, sampling="shards")
+    assert_same(outcome, events, anchored(setting, steps, pullback, momentum))
+
+
+class Accountant:
+    """A worker as it is, but for notes on where its steps led and what it handed in."""
+
+    def __init__(self, me: Worker) -> None:
+        self._me = me
+        self.stepped: list[torch.Tensor] = []
+        self.handed: list[tuple[torch.Tensor, int]] = []
+        self.committed: list[torch.Tensor] = []
+        self.began = me.parameters.values.double()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._me, name)
+
+    def local_step(self, gradient: Any) -> None:
+        before = self._me.parameters.values.double()
+        self._me.local_step(gradient)
+        self.stepped.append(before - self._me.parameters.values.double())
+
+    def all_reduce(self, gradient: Any) -> Any:
+        self.handed.append((gradient.total.double(), gradient.samples))
+        return self._me.all_reduce(gradient)
+
+    def commit(self, values: torch.Tensor, work: Any, **ahead: Any) -> None:
+        self._me.commit(values, work, **ahead)
+        self.committed.append(values.double())
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(200, 5000), min_size=1, max_size=5),
+    st.sampled_from([1e4, 1e5, 1e8]),
+    st.integers(1, 4),
+    st.sampled_from(["fixed", "equal-time"]),
+    st.sampled_from([0.0, 0.9]),
+)
+def test_no_progress_is_lost_or_counted_twice(
+    speeds: list[int], bandwidth: float, steps: int, batch: str, momentum: float
+) -> None:
+    accountants: list[Accountant] = []
+    algorithm = make_algorithm("stride", {"steps": steps, "batch": batch})
+
+    async def worker(me: Worker) -> None:
+        noted = Accountant(me)
+        accountants.append(noted)
+        await algorithm.worker(noted)  # type: ignore[arg-type]  # a worker but for its notes
+        assert torch.equal(me.parameters.values.double(), noted.committed[-1])
+
+    fleet = paces(*speeds, jitter=0.3, network=Network(bandwidth_bytes_per_s=bandwidth, latency_s=1e-3))
+    outcome, _ = simulate(with_worker(algorithm, worker), fleet, samples=1500, lr=0.02, momentum=momentum)
+    assert outcome.error is None
+    for each in accountants:
+        # All that it did alone was handed in, in some sum.
+        made = torch.stack([part / max(1, samples) for part, samples in each.handed]).sum(0)
+        torch.testing.assert_close(made, torch.stack(each.stepped).sum(0), rtol=1e-4, atol=1e-5)
+        assert all(torch.equal(one, other) for one, other in zip(each.committed, accountants[0].committed, strict=True))
+        assert all(samples for _, samples in each.handed[:-1])  # no round but the last is empty
+    x = accountants[0].began
+    for number, committed in enumerate(accountants[0].committed):
+        parts = [each.handed[number] for each in accountants]
+        whole = sum(samples for _, samples in parts)
+        x = x - torch.stack([part for part, _ in parts]).sum(0) / max(1, whole)
+        torch.testing.assert_close(committed, x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("outer", [{}, {"outer_lr": 0.7, "outer_momentum": 0.9}])
+def test_where_rounds_wait_it_is_diloco(outer: dict[str, float]) -> None:
+    """And so, with a plain outer step and machines of equal pace, local SGD."""
+    fleet = paces(4000, 2000, 1000, 1000, jitter=0.0)
+    job = {"samples": 3000, "lr": 0.02, "momentum": 0.9, "sampling": "shards"}
+    waiting = {"steps": 8, "batch": "fixed", "warmup": 10**6, **outer}
+    stride, events = simulate(make_algorithm("stride", waiting), fleet, **job)
+    plain = {"outer_lr": 1.0, "outer_momentum": 0.0, **outer}
+    diloco, others = simulate(make_algorithm("diloco", {"steps": 8, **plain}), fleet, **job)
+    assert [(update.t, update.samples, update.staleness) for update in updates(others)] == [
+        (update.t, update.samples, update.staleness) for update in updates(events)
+    ][: len(updates(others))]
+    assert torch.equal(stride.model["at"], diloco.model["at"])
+
+
+def test_alone_it_is_the_optimizer_itself() -> None:
+    task, spec = Quadratic(), OptimizerSpec(name="adamw", lr=0.05, weight_decay=0.1)
+    outcome, events = simulate(make_algorithm("stride"), paces(1000, jitter=0.2), task=task, optimizer=spec)
+    model = task.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
+    order = Permutations(1000, 0, 0)
+    for number in range(updates(events)[-1].total_samples // 8):
+        optimizer.zero_grad()
+        task.objective(model, *task.train_samples().pick(order.indices(8 * number, 8))).backward()
+        optimizer.step()
+    torch.testing.assert_close(outcome.model["at"], model.at.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_nobody_waits_however_long_a_sum_takes() -> None:
+    """Nor are rounds longer than it takes to hide the sum and the longest step."""
+    network = Network(bandwidth_bytes_per_s=1e9, latency_s=0.05)  # of a ring of four: 0.3 s
+    fleet = paces(4000, 2000, 1000, 1000, jitter=0.0, network=network)
+    _, events = simulate(make_algorithm("stride"), fleet, samples=40_000, timing_only=True)
+    made = updates(events)
+    end = made[-2].t
+    for rank in range(4):
+        spans = [event for event in events if isinstance(event, Compute) and event.who == f"worker-{rank}"]
+        assert sum(min(span.until, end) - span.t for span in spans if span.t < end) > 0.999 * end
+    lengths = [later.t - earlier.t for earlier, later in itertools.pairwise(made[1:-1])]
+    assert min(lengths) > 0.3
+    assert max(lengths) < 0.3 + 2 * 8 / 1000
+    # There is time for steps of whole batches on all of them.
+    assert {span.samples for span in events if isinstance(span, Compute) and span.t > 2} == {8}
+
+
+def test_where_sums_are_fast_steps_take_all_workers_equally_long() -> None:
+    fleet = paces(8000, 4000, 2000, 1000, jitter=0.0, network=Network(bandwidth_bytes_per_s=1e9, latency_s=1e-6))
+    _, events = simulate(make_algorithm("stride"), fleet, samples=9000, batch_size=16, timing_only=True)
+    sizes = {event.who: event.samples for event in events if isinstance(event, Compute)}
+    assert sizes == {"worker-0": 16, "worker-1": 8, "worker-2": 4, "worker-3": 2}
+    assert {update.samples for update in updates(events)[10:-2]} == {2 * 30}
+
+
+def test_a_worker_that_holds_up_a_sum_is_waited_for_in_the_end() -> None:
+    fleet = paces(1000, 1000, 1, jitter=0.0)
+    _, events = simulate(make_algorithm("stride", {"max_steps": 7}), fleet, samples=200, timing_only=True)
+    assert max(update.samples for update in updates(events)) <= 8 * (7 + 7 + 1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"max_steps": 1}, ["max_steps is 1", "2 steps", "raise it"]),
+        ({"steps": 0}, ["steps"]),
+        ({"outer_momentum": 1.0}, ["outer_momentum", "below 1"]),
+    ],
+)
+def test_says_what_cannot_be(parameters: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(InputError) as raised:
+        make_algorithm("stride", parameters)
+    assert all(word in str(raised.value) for word in words)
