@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ownpace.engines.process.run.roll import LEAVE, LOOP, Roll, ordinal
-from ownpace.engines.process.talk.control import Agreed, Refuse, Together
+from ownpace.engines.process.talk.control import Refuse
+from ownpace.engines.process.talk.rank_control import Agreed, Together
 
 EVERY = "every rank must run the same loops"
 HOW = "end them with updates=…, or by fleet.updates, not after so many batches of one rank"
@@ -37,7 +38,8 @@ def test_ranks_that_come_to_the_same_place_agree():
     [
         (
             [act(LOOP, loops=3), act(LEAVE, loops=2)],
-            f"rank 1 left after 2 loops over fleet.batches, rank 0 began its third {OVER}; {EVERY}: {HOW}",
+            "rank 1 left after 2 loops over fleet.batches, rank 0 began its third loop over fleet.batches; "
+            f"{EVERY}: {HOW}",
         ),
         (
             [act(LOOP), act(LOOP), act(LEAVE, loops=0)],
