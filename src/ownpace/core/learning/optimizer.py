@@ -14,6 +14,7 @@ from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.group_settings import GroupSettings
+from ownpace.core.learning.norms import length
 from ownpace.core.learning.optimizer_state import join, split
 from ownpace.core.learning.range_steps import RangeSteps, is_plain_sgd
 from ownpace.core.learning.schedule import Schedule
@@ -264,9 +265,8 @@ def clipped(gradient: Tensor, longest: float) -> Tensor:
     >>> clipped(torch.tensor([3.0, 4.0]), 1.0)
     tensor([0.6000, 0.8000])
     """
-    length: Tensor = torch.linalg.vector_norm(gradient)
     # The factor stays on the device: looking at it would wait for the gradient. Added to, for a gradient of length 0.
-    return gradient * (longest / (length + 1e-6)).clamp(max=1.0)
+    return gradient * (longest / (length(gradient) + 1e-6)).clamp(max=1.0)
 
 
 def clone(state: State) -> State:

@@ -14,6 +14,7 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.flat import Layout, is_channels_last
 from ownpace.core.learning.group_settings import GroupSettings
+from ownpace.core.learning.norms import length
 from ownpace.engines.process.node.flat_steps import FlatSteps
 from ownpace.engines.process.node.gathering import put_sums
 from ownpace.engines.process.node.no_trace import no_trace
@@ -139,7 +140,7 @@ class UserParameters:
         """Clip the norm of the mean over the samples, where the user wants it, in place."""
         most = self.pairs[pair].clip_norm
         if most is not None:
-            norm = float(torch.linalg.vector_norm(total)) / samples
+            norm = float(length(total)) / samples
             if norm > most:
                 total *= most / norm
 
