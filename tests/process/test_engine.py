@@ -42,8 +42,10 @@ SIZES = {
     **dict.fromkeys(("async", "stale", "dc-async", "staleness-aware"), 8),
     "backup": 24,
     "local": 256,
+    "cocod": 256,
+    "overlap-local": 64,
 }
-"""Samples of an update, where they are always the same: a batch of four, one or three workers, or eight of four."""
+"""Samples of an update, where they are always the same: one, two or eight batches of one, three or four workers."""
 BY_MEASURED_GROUPS = {"grouping"}
 """Samples of an update are those of a group: any number of batches, as busy as the machine is."""
 
@@ -148,14 +150,15 @@ ALONE = {
     "od": {"warmup": 3, "local_momentum": 0.9},
     "diloco": {"steps": 8, "outer_lr": 1.0, "outer_momentum": 0.0},
 }
-"""With these parameters they are plain SGD alone. ACCO never is: half of its samples are taken at an estimate."""
+"""With these parameters they are plain SGD alone. ACCO never is: half of its samples are taken at an estimate. Nor is
+Overlap-Local-SGD: its model is an anchor with momentum."""
 DELAYED_ALONE = {"abs", "pipe"}
 
 
 @pytest.mark.parametrize(
     "name",
     mostly(
-        [name for name in ALGORITHMS if name != "acco"],
+        [name for name in ALGORITHMS if name not in ("acco", "overlap-local")],
         often=("sync", "async", "pace", "pipe"),
     ),
 )

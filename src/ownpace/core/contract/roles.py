@@ -205,7 +205,8 @@ class Worker(Learner, Protocol):
         """Make `values` the global parameters: one update, of the samples of `work`. My optimizer keeps its state.
 
         Every worker commits the same values. That is how local steps end in an update. With `ahead`, I go on from there
-        instead: local steps whose sum is still to come have led me away from what all have.
+        instead: local steps whose sum is still to come have led me away from what all have. Of no samples it
+        is no update: I go back to the global parameters, unless `ahead` says otherwise.
         """
 
     def take_data_range(self, start: float, stop: float) -> None:

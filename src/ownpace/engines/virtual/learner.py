@@ -123,6 +123,9 @@ class VirtualLearner:
 
     def commit(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
         if not work.samples:
+            if ahead is None and self._before is not None:
+                self._values, self._replica = self._before.values, self._before
+                self._before = self._snapshot = None
             return
         if self.arriving is not None or self.layers_due:
             self._check_there()

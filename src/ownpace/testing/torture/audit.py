@@ -262,6 +262,7 @@ class AuditedAhead(Audited):
         """Make the update, and enter it."""
         me, books = cast(Worker, self._me), self._books
         if not work.samples:
+            me.commit(values, work, ahead=ahead)
             return
         if books.width is None:
             me.commit(values, work, ahead=ahead)

@@ -215,6 +215,8 @@ class LearnerState:
                 self._away_from = values
                 self.held.overwrite(ahead)
             self.on_stepped(begun_s)
+        elif ahead is None:
+            self.go_back()
 
     def place(self, parameters: Parameters) -> None:
         """Take over what a server sent."""
