@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce
+from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, accumulate_and_step
 from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Communicator, Server, Worker
+from ownpace.engines.process.node.nodes import ProcessWorker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,23 @@ class Unequal(Algorithm):
     async def worker(self, me: Worker) -> None:
         while me.training:
             me.step(await accumulate_and_reduce(me, self.sizes[me.rank]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByLayer(Algorithm):
+    """Synchronous, on processes; and it is looked whether updates are made as layers arrive."""
+
+    replicas_identical: ClassVar[bool] = True
+    expected: bool = True
+
+    async def worker(self, me: Worker) -> None:
+        number = 0
+        while me.training:
+            await accumulate_and_step(me, me.batch_size)
+            number += 1
+            assert isinstance(me, ProcessWorker)
+            # The first one makes the optimizer's state, and the last one waits for all of it.
+            assert (me.learner.unfinished is not None) == (self.expected and number > 1 and me.training)
 
 
 @dataclass(frozen=True, kw_only=True)

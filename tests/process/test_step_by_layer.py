@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.process.deep import Deep
-from tests.process.schedules import Unequal
+from tests.process.schedules import ByLayer, Unequal
 from tests.process.started import PATIENCE_S
 from tests.process.test_generations import SHORT, Scripted, begins, interrupt, samples, send
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from ownpace import make_algorithm
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import Interrupted
-from ownpace.core.contract.events import Generation, Update, Wait
+from ownpace.core.contract.events import Generation, Update
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.fleet import Fleet, full_speed, paces
 from ownpace.testing.runs import run_on
@@ -28,13 +28,13 @@ JOB: dict[str, Any] = {"task": Deep(), "samples": 96, "micro_batch": 5, "samplin
 SGD = OptimizerSpec(lr=0.05, momentum=0.9, weight_decay=0.01)
 
 
-def layer_by_layer(optimizer: OptimizerSpec, algorithm: Algorithm, fleet: Fleet) -> tuple[Model, bool]:
-    """What is learnt on processes, and whether updates were made as layers arrived."""
+def learnt(optimizer: OptimizerSpec, algorithm: Algorithm, fleet: Fleet) -> Model:
+    """What is learnt on processes."""
     outcome, events = run_on("process", algorithm, fleet, eval_every=30, optimizer=optimizer, **JOB)
     assert outcome.error is None
     made = [(event.total_samples, event.staleness) for event in events if isinstance(event, Update)]
     assert made == [(16 * number, 0) for number in range(1, 7)]
-    return outcome.model, any(isinstance(event, Wait) and event.what == "layers" for event in events)
+    return outcome.model
 
 
 def assert_same(one: Model, other: Model) -> None:
@@ -43,20 +43,16 @@ def assert_same(one: Model, other: Model) -> None:
 
 def test_the_bits_are_those_of_whole_sums():
     """With micro-batches and evaluations on the way; at a prescribed pace, at full speed, and in virtual time."""
-    sync, slow = make_algorithm("sync"), paces(200, 150, jitter=0.0)
-    expected, by_layer = layer_by_layer(SGD, Unequal(sizes=(8, 8)), full_speed(2))
-    assert not by_layer
+    slow = paces(200, 150, jitter=0.0)
+    expected = learnt(SGD, Unequal(sizes=(8, 8)), full_speed(2))
     for fleet in (slow, full_speed(2)):
-        model, by_layer = layer_by_layer(SGD, sync, fleet)
-        assert by_layer
-        assert_same(model, expected)
-    assert_same(run_on("virtual", sync, slow, optimizer=SGD, **JOB)[0].model, expected)
+        assert_same(learnt(SGD, ByLayer(), fleet), expected)
+    assert_same(run_on("virtual", make_algorithm("sync"), slow, optimizer=SGD, **JOB)[0].model, expected)
 
 
 def test_clipping_waits_for_the_whole_gradient():
     clipped = OptimizerSpec(name="adamw", lr=0.001, clip_norm=0.5)
-    model, by_layer = layer_by_layer(clipped, make_algorithm("sync"), full_speed(2))
-    assert not by_layer
+    model = learnt(clipped, ByLayer(expected=False), full_speed(2))
     assert_same(run_on("virtual", make_algorithm("sync"), paces(2, 1), optimizer=clipped, **JOB)[0].model, model)
 
 

@@ -85,7 +85,8 @@ class NodeSums:
                 self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop,
                 settings=mine,
             )  # fmt: skip
-        through = 0.0 if sender is None else sender.through()
+        # Who has nothing to sum early says nothing about how long sums take.
+        through = 1.0 if sender is None else sender.through()
         header = collectives.header(gradient, stop, now, mine if collectives.channels.member == 0 else (), through)
         # Buckets that left during the backward pass are not sent again.
         works = collectives.all_reduce(header, buffer, {} if sender is None else sender.works)
