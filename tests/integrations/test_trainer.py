@@ -63,6 +63,8 @@ def check_like_a_plain_loop(seen: list[Any]) -> None:
     # With the optimizer's state of the checkpoint.
     both = updates_of_sync(seen, "sync") + updates_of_sync(seen, "resumed")
     close(torch.tensor(seen[0]["resumed"]["weights"]), on_one_machine(SIZE, both, sgd))
+    expected = on_one_machine(SIZE, updates_of_sync(seen, "two modes, sync"), sgd)
+    close(torch.tensor(seen[0]["two modes, sync"]["weights"]), expected + 0.3)  # for use
     expected = on_one_machine(SIZE, updates_of_sync(seen, "accumulated", each=2), sgd)
     close(torch.tensor(seen[0]["accumulated"]["weights"]), expected)
 

@@ -75,6 +75,25 @@ class Notes(TrainerCallback):
         self.evaluated.append(metrics["eval_loss"])
 
 
+class TwoModes(torch.optim.SGD):
+    """As schedule-free: away from where it trains, the model is used. There and back, numbers are rounded."""
+
+    away = 0
+
+    def eval(self) -> None:
+        self._move(+1)
+
+    def train(self) -> None:
+        self._move(-1)
+
+    def _move(self, sign: int) -> None:
+        if (sign > 0) == bool(self.away):
+            return  # it is there
+        self.away += sign
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            parameter.data.add_(sign * 0.3)
+
+
 def train(
     algorithm: str,
     folder: Path,
@@ -83,6 +102,7 @@ def train(
     stops: bool = False,
     resume: bool | str = False,
     scales: bool = False,
+    modes: bool = False,
     **arguments: Any,
 ) -> dict[str, Any]:
     """What this rank saw of two epochs, or as many as are given."""
@@ -92,7 +112,7 @@ def train(
     usual |= {"per_device_train_batch_size": 8, "eval_strategy": "epoch", "save_strategy": "epoch"}
     quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "remove_unused_columns": False}
     args = TrainingArguments(str(folder), **{**usual, **quiet, **arguments})
-    optimizer = torch.optim.SGD(net.parameters(), lr=args.learning_rate, momentum=0.9)
+    optimizer = (TwoModes if modes else torch.optim.SGD)(net.parameters(), lr=args.learning_rate, momentum=0.9)
     trainer = OwnpaceTrainer(
         net,
         args,
@@ -153,6 +173,8 @@ def runs(folder: Path) -> dict[str, Any]:
         "local": train("local", folder / "local", num_train_epochs=1),
         "max_steps": train("sync", folder / "max_steps", max_steps=3),
         "by steps": train("pace", folder / "by steps", **steps),
+        "two modes": train("pace", folder / "two modes", modes=True, **steps),
+        "two modes, sync": train("sync", folder / "two modes, sync", modes=True),
         "left": train("pace", folder / "left", stops=RANK == 0, num_train_epochs=9),
         "refusals": refusals(),
     }

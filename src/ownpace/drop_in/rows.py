@@ -36,7 +36,8 @@ def rows_of(data: Data) -> Rows | None:
     collate = data.loader.get("collate_fn", default_collate)
     if collate is not default_collate or data.sampler is not None or "worker_init_fn" in data.loader:
         return None
-    whole, indices = data.dataset, None
+    whole: Any = data.dataset
+    indices = None
     if type(whole) is Subset:
         indices = torch.tensor([*whole.indices], dtype=torch.int64)
         whole = whole.dataset

@@ -25,6 +25,7 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.drop_in import Joined, join
 from ownpace.integrations.accelerate_state import leave_to_fleet
+from ownpace.integrations.modes import back_in_training, go_to_average
 from ownpace.integrations.trainer_checkpoint import SavedFleet, read_fleet, write_fleet
 from ownpace.integrations.trainer_flow import NO_END, FleetFlow
 from ownpace.integrations.training_data import TrainingData
@@ -100,6 +101,7 @@ class FleetTraining(_Base):
                 self.fleet = None
                 self.args.gradient_accumulation_steps = self._accumulated
         self.summary = fleet.summary
+        go_to_average(self._bare_optimizer())
         return output
 
     # Data, model and optimizer.
@@ -142,12 +144,16 @@ class FleetTraining(_Base):
 
     def create_optimizer(self, model: Any = None) -> Any:
         """The optimizer, wrapped before Accelerate wraps it: a GradScaler then finds the fleet's step."""
-        optimizer = super().create_optimizer(model)
-        while isinstance(optimizer, AcceleratedOptimizer):
-            optimizer = optimizer.optimizer
-        self.optimizer = optimizer
+        self.optimizer = super().create_optimizer(model)
+        self.optimizer = optimizer = self._bare_optimizer()
         # The gradient of the whole update is clipped, as with DDP, not each rank's part of it.
         self._joined().wrap(self.model, optimizer, clip_norm=self.args.max_grad_norm or None)
+        return optimizer
+
+    def _bare_optimizer(self) -> Any:
+        optimizer = self.optimizer
+        while isinstance(optimizer, AcceleratedOptimizer):
+            optimizer = optimizer.optimizer
         return optimizer
 
     def create_scheduler(self, *positional: object, **keywords: object) -> Any:
@@ -251,9 +257,15 @@ class FleetTraining(_Base):
         if self.fleet is None:
             return evaluate(*positional, **keywords)
         if self.is_apart:
-            return self.fleet.evaluate(lambda _: evaluate(*positional, **keywords))
+
+            def alone(_: object) -> Any:
+                with back_in_training(self._bare_optimizer()):
+                    return evaluate(*positional, **keywords)
+
+            return self.fleet.evaluate(alone)
         # All have the same parameters and data, but maybe not the same hardware: they must draw the same conclusions.
-        metrics = evaluate(*positional, **keywords)
+        with back_in_training(self._bare_optimizer()):
+            metrics = evaluate(*positional, **keywords)
         plain = {name: float(value) if isinstance(value, Real) else value for name, value in metrics.items()}
         metrics, self.control.should_training_stop = self.fleet.gather([plain, self.control.should_training_stop])[0]
         return metrics
