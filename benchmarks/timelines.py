@@ -19,6 +19,7 @@ from ownpace import ALGORITHMS, make_algorithm
 from ownpace.core.contract.events import Compute, Event, Load, Run, Transfer, Update, Wait
 from ownpace.fleet import Fleet, Machine, Network, ServerMachine, paces
 from ownpace.report.figure import COLOURS, _draw_timeline, _legend
+from ownpace.report.outline import RunOutline
 from ownpace.tasks import Quadratic
 from ownpace.testing import simulate
 
@@ -228,6 +229,29 @@ PICTURES = {
         parameters={"steps": 8},
         batch_size=16,
     ),
+    "stride": Picture(
+        title="Stride: steps all the time; each sum is under way while the next round is made",
+        fleet=RING,
+        rows=BY_PACE,
+        until_s=15,
+        batch_size=16,
+    ),
+    "cocod": Picture(
+        title="CoCoD-SGD, H = 3: batches by pace; each sum is under way while the next round is made",
+        fleet=RING,
+        rows=BY_PACE,
+        until_s=15,
+        parameters={"steps": 3},
+        batch_size=6,
+    ),
+    "overlap-local": Picture(
+        title="Overlap-Local-SGD, τ = 4: the sum is hidden, but the fast wait for the slow",
+        fleet=RING,
+        rows=BY_PACE,
+        until_s=15,
+        parameters={"steps": 4},
+        batch_size=12,
+    ),
     "wp": Picture(
         title="WP-SGD, T = 15: everybody stops when the fastest is done",
         fleet=RING,
@@ -261,7 +285,7 @@ def draw(name: str, picture: Picture, path: Path) -> None:
         events = with_communicators(events)
     figure = Figure(figsize=(9, 1.3 + 0.3 * len(picture.rows)), layout="constrained")
     axis = figure.subplots()
-    _draw_timeline(axis, "", events, picture.until_s)
+    _draw_timeline(axis, "", RunOutline(events), picture.until_s)
     if any(isinstance(event, Load) for event in events):
         legend_with_loading(axis)
     else:

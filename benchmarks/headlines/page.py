@@ -107,7 +107,7 @@ def race(place: Headline, found: Kept) -> list[str]:
         mean = mean_s(each)
         times = [second for second in each["seconds"] if second is not None]
         over = f"{mean / mine:.2f}" if mean is not None and mine is not None else "–"
-        rows.append((f"`{label}`", f"{each['lr']:g}", spread(times) if mean else "–", over, *_rates(each)))
+        rows.append((f"`{label}`", f"{each['lr']:.3g}", spread(times) if mean else "–", over, *_rates(each)))
     heads = (name_of(place), "lr", "seconds", f"over `{ours}`", "samples/s", "updates/s")
     return table(heads, rows)
 
@@ -117,7 +117,7 @@ def final_table(place: Headline, found: Kept) -> list[str]:
     rows = []
     for label, each in found.items():
         accuracy = spread([100 * final for final in each["finals"]], digits=2) + " %"
-        rows.append((f"`{label}`", f"{each['lr']:g}", accuracy, f"{each['seconds']:.3g}", *_rates(each)))
+        rows.append((f"`{label}`", f"{each['lr']:.3g}", accuracy, f"{each['seconds']:.3g}", *_rates(each)))
     return table((name_of(place), "lr", "final accuracy", "seconds", "samples/s", "updates/s"), rows)
 
 

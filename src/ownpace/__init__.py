@@ -10,7 +10,7 @@ What a run is, as users describe it, is in `run/config.py`.
 """
 
 from ownpace.algorithms import ALGORITHMS, make_algorithm
-from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, accumulate_until
+from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, accumulate_and_step, accumulate_until
 from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import Deadlock, DivergenceError, InputError, Interrupted, MachineDied, OwnpaceError
@@ -49,6 +49,7 @@ __all__ = [
     "Worker",
     "accumulate",
     "accumulate_and_reduce",
+    "accumulate_and_step",
     "accumulate_until",
     "execute",
     "join",

@@ -141,12 +141,13 @@ class SlowStore:
 
 
 def test_a_value_that_the_store_has_not_taken_in_yet_is_waited_for():
-    presence = SimpleNamespace(number=4, is_behind=False, there=[0, 1], together=lambda what: None)
+    place = SimpleNamespace(number=4, is_behind=False, there=[0, 1])
+    presence = SimpleNamespace(place=place, together=lambda what: None)
     store = SlowStore({"call/5/1": Packed().text("late")})
     run: Any = SimpleNamespace(rank=0, world_size=2, presence=presence, store=store, has_met=True, is_over=False)
     run.is_open = False
     assert BetweenRanks(run).gather("mine") == ["mine", "late"]
-    presence.is_behind = True  # this rank was started again: whatever is not there is not kept any more
-    presence.number = 9
+    place.is_behind = True  # this rank was started again: whatever is not there is not kept any more
+    place.number = 9
     with pytest.raises(ownpace.InputError, match="not kept any more"):
         BetweenRanks(run).gather("mine")

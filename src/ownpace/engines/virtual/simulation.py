@@ -80,6 +80,8 @@ class Simulation:
         self.learning: Learning = (
             TimingOnly(job.task) if job.timing_only else RealLearning(job.task, device, job.autocast, seed=job.seed)
         )
+        self.steps_by_layer = job.optimizer.clip_norm is None and job.optimizer.custom is None
+        """Whether a step can be made layer by layer; clipping needs all of a gradient, and so may an optimizer."""
         self._said: tuple[Gradient, Gradient] | None = None
         self.optimizer = cache(partial(self.learning.optimizer, job.optimizer))
         """The optimizer of a shard, made once for all nodes that hold it."""
@@ -93,11 +95,6 @@ class Simulation:
     def sum_buckets(self) -> Sequence[LayerBucket]:
         """In which a gradient is summed while it is computed, the last layers' first."""
         return sum_buckets(self.learning.layout, self.learning.initial.element_size())
-
-    @property
-    def steps_by_layer(self) -> bool:
-        """Whether a step can be made layer by layer; clipping needs all of a gradient, and so may an optimizer."""
-        return self.job.optimizer.clip_norm is None and self.job.optimizer.custom is None
 
     def said(self, total: Gradient) -> Gradient:
         """What goes with a sum, made once for all members."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.flat import Layout
-from ownpace.core.learning.layer_work import layer_buckets, work_shares
+from ownpace.core.learning.layer_work import layer_buckets, sum_buckets, work_shares
 from ownpace.core.learning.task import Task, TensorSamples
 
 
@@ -101,3 +101,31 @@ def test_looking_at_a_model_leaves_no_trace():
     assert all(map(torch.equal, model.buffers(), buffers))
     assert not any(module._forward_hooks for module in model.modules())
     assert mode
+
+
+def test_a_model_that_is_called_otherwise_counts_by_its_parameters():
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(3, 1, bias=False), nn.Linear(9, 1, bias=False)
+
+        def forward(self, inputs: Tensor, more: Tensor) -> Tensor:
+            return torch.add(self.one(inputs), self.other(more))
+
+    model = Pair()
+    assert work_shares(Small(model, 3), Layout(model)) == (0.25, 0.75)
+
+
+def test_a_sum_is_cut_into_buckets_of_an_eighth_but_one_mebibyte_to_four():
+    def sizes(*widths: int) -> list[float]:
+        model = nn.Sequential(*(nn.Linear(width, 512, bias=False) for width in widths))
+        buckets = sum_buckets(Layout(model), 4)
+        covered = [index for bucket in reversed(buckets) for index in bucket.layers]
+        assert covered == list(range(len(widths)))
+        return [(bucket.stop - bucket.start) / 2**18 for bucket in buckets]
+
+    assert sizes(128, 128, 128) == [0.75]
+    assert sizes(512, 256, 256) == [1, 1]
+    assert sizes(*[512] * 16) == [2] * 8
+    assert sizes(*[512] * 40) == [4] * 10
+    assert sizes(512, 4096) == [8, 1]

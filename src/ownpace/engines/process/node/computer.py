@@ -12,6 +12,7 @@ from torch import Tensor
 from ownpace.core.blocks.micro_batch import GRAINS
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.layer_needs import OnNeed
+from ownpace.core.learning.layer_work import sum_buckets
 from ownpace.core.learning.out_of_memory import is_out_of_memory
 from ownpace.core.learning.task import Samples
 from ownpace.engines.layer_times import LayerTimes
@@ -149,8 +150,11 @@ class GradientComputer:
             return
         self._model.bind(values, self._model.new_buffers())
         batch = self._train.pick(torch.arange(size))
-        if len(values) > LARGE:
-            self._model.gradient_by_layer(*batch, torch.empty_like(values), None, _nothing)
+        buckets = sum_buckets(self._model.layout, values.element_size())
+        if len(buckets) > 1:
+            # With layers that are waited for: the first such pass is recorded, which takes long.
+            self._model.gradient_by_layer(*batch, torch.empty_like(values), None, _nothing, _nothing)
+            self.layer_times.backward_done(buckets[0])
         else:
             self._model.gradient(*batch)
         if self._device.type == "cuda":

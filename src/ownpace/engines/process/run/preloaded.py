@@ -1,4 +1,4 @@
-"""All that a node imports, for the server that nodes are forked from.
+"""All that a node imports, for the server that nodes are forked from, where none of them needs a GPU.
 
 Torch imports hundreds of modules only when the first optimizer is made, which takes more than a second of computing. In
 each node it would take that long again, and while a server is started again, the whole fleet waits.

@@ -15,7 +15,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from ownpace.core.contract.errors import NodeFailed, OwnpaceError
@@ -116,7 +118,8 @@ class Session:
 
     def start_children(self, orders: Sequence[NodeOrder], *, fork: bool = False) -> None:
         """Start nodes as processes of their own; their death ends this process's part in the run."""
-        start = self._supervisor.fork if fork else self._supervisor.spawn
+        is_on_cpu = all(order.job is None or torch.device(order.job.device).type == "cpu" for order in orders)
+        start = partial(self._supervisor.fork, is_on_cpu=is_on_cpu) if fork else self._supervisor.spawn
         for order in orders:
             start(order)
         if self._keeper is not None:

@@ -78,12 +78,14 @@ class Supervisor:
         self._seen_dead: set[str] = set()
         self._lifeline: tuple[PipeEnd, PipeEnd] | None = None
 
-    def fork(self, order: NodeOrder) -> None:
-        """Start a node from the server that has torch imported."""
+    def fork(self, order: NodeOrder, *, is_on_cpu: bool = True) -> None:
+        """Start a node from the server that has torch imported; `is_on_cpu`: no node of the run needs a GPU."""
         self._end_before(order.name)
         context = multiprocessing.get_context("forkserver")
         if self._lifeline is None:
-            context.set_forkserver_preload([_PRELOADED])
+            # Whoever initializes CUDA before it forks keeps its children from using it, and what torch imports there is
+            # up to torch.
+            context.set_forkserver_preload([_PRELOADED if is_on_cpu else _MODULE])
             # Before the first process, which would start the server itself, open to all signals.
             _start_forkserver()
             self._lifeline = context.Pipe(duplex=False)

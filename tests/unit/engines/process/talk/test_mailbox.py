@@ -6,7 +6,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -136,16 +137,23 @@ def test_strangers_get_nothing_through(mailboxes, knows):
     assert arrived(here)[0] == "friend"
 
 
-def test_who_knows_the_key_needs_nothing_else(mailboxes):
-    """What the strangers above lack is the key alone."""
-    key = RunKey("ours")
-    here = mailboxes.open("here", RunKey("ours"))
+@contextmanager
+def friend_of(here: Mailbox, key: RunKey) -> Iterator[zmq.Socket[bytes]]:
+    """A socket that knows a mailbox's key, and is no mailbox."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as friend:
         friend.linger = 0
         friend.routing_id = b"friend"
         friend.curve_serverkey = key.server_public
         friend.curve_publickey, friend.curve_secretkey = key.client_public, key.client_secret
         friend.connect(here.contact.partition(" ")[0])
+        yield friend
+
+
+def test_who_knows_the_key_needs_nothing_else(mailboxes):
+    """What the strangers above lack is the key alone."""
+    key = RunKey("ours")
+    here = mailboxes.open("here", RunKey("ours"))
+    with friend_of(here, key) as friend:
         friend.send_multipart([b"W", *(bytes(frame) for frame in pack(Packet(stop=True)))])
         assert arrived(here)[0] == "friend"
 
@@ -184,12 +192,7 @@ def test_who_has_no_place_in_the_run_is_not_heard_whatever_it_sends(name, caplog
 def test_a_message_of_no_kind_is_refused_and_its_sender_named(message):
     key = RunKey("ours")
     here = Mailbox("here", "127.0.0.1", key, lambda to: "")
-    with zmq.Context() as context, context.socket(zmq.DEALER) as friend:
-        friend.linger = 0
-        friend.routing_id = b"friend"
-        friend.curve_serverkey = key.server_public
-        friend.curve_publickey, friend.curve_secretkey = key.client_public, key.client_secret
-        friend.connect(here.contact.partition(" ")[0])
+    with friend_of(here, key) as friend:
         friend.send_multipart(message)
         with pytest.raises(WireError, match="friend sent what no node sends: a message of another kind"):
             here.receive(60)
