@@ -59,7 +59,7 @@ class ModelPoint:
         self._seen = None
         if loses is not Loses.NOTHING and self._watched < _WATCHED:
             self._watched += 1
-            self._seen = self._user.snapshot(), f"{when} (weight clipping?), {loses.value}"
+            self._seen = self._user.snapshot(), f"{when} (weight clipping, optimizer.eval()?), {loses.value}"
 
     def check(self) -> None:
         """Raise if the script has written to the parameters since it has the model: that would not count."""
