@@ -342,14 +342,21 @@ class VirtualWorker(VirtualLearner, VirtualNode):
     async def step_by_layer(
         self, total: Pending[Gradient], *, lr_scale: float = 1.0, advance: float | None = None
     ) -> Gradient:
-        part = total if isinstance(total, CollectivePart) else None
-        if part is not None:
-            part.by_layer = self.simulation.steps_by_layer
-        gradient = await total
+        gradient = await self.sum_by_layer(total)
         self.step(gradient, lr_scale=lr_scale, advance=advance)
-        if part is not None:
-            self.layers_due = part.arrivals
+        self.expect_layers(total)
         return self.simulation.said(gradient)
+
+    def sum_by_layer(self, total: Pending[Gradient]) -> Pending[Gradient]:
+        """The same sum, which is over as soon as its lowest layers have come."""
+        if isinstance(total, CollectivePart):
+            total.by_layer = self.simulation.steps_by_layer
+        return total
+
+    def expect_layers(self, total: Pending[Gradient]) -> None:
+        """Layers of the update that was just made with this sum are still to come: the next gradient waits for them."""
+        if isinstance(total, CollectivePart):
+            self.layers_due = total.arrivals
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         super().local_step(gradient, lr_scale=lr_scale)

@@ -20,6 +20,7 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.events import Event, Fault, Generation
 from ownpace.core.contract.roles import Learner, Pending, Server, Worker
 from ownpace.core.contract.values import Gradient, Group, Parameters, Sources
+from ownpace.engines.virtual.nodes import VirtualWorker
 from ownpace.testing.torture.subjects import TortureSubject
 
 NEAR = 1e-3
@@ -203,6 +204,16 @@ class Audited:
         self._me.step(counted, lr_scale=lr_scale, advance=advance, memory=memory)
         if self._me.parameters.version > before:
             self._books.enter(self._me, counted, lr_scale, memory)
+
+    async def step_by_layer(
+        self, total: Pending[Gradient], *, lr_scale: float = 1.0, advance: float | None = None
+    ) -> Gradient:
+        """Make the update before all of its layers have come, and enter it."""
+        me = cast(VirtualWorker, self._me)
+        gradient = await me.sum_by_layer(total)
+        self.step(gradient, lr_scale=lr_scale, advance=advance)
+        me.expect_layers(total)
+        return me.simulation.said(gradient)
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         """Take a step alone, and note what it was made of."""
