@@ -36,7 +36,7 @@ with contextlib.nullcontext() if atheris is None else atheris.instrument_imports
     from ownpace.core.contract.values import Gradient, Parameters, Shard
     from ownpace.core.learning import state_file
     from ownpace.engines.ledger import UpdateTotals
-    from ownpace.engines.process.run import incarnation, key_exchange
+    from ownpace.engines.process.meet import incarnation, key_exchange
     from ownpace.engines.process.talk import control, counters, regrouping, sealed_store, shared_memory, states, wire
     from ownpace.engines.process.talk.header import SumHeader
     from ownpace.fleet import read as fleet_file

@@ -23,8 +23,8 @@ from ownpace.core.contract.values import Gradient, Parameters, Shard
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines import ENGINES, Job
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.process.run.connection import Connection
-from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
+from ownpace.engines.process.meet.connection import Connection
+from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store
 from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.process.talk.wire import Limits, Packet, unpack
 from ownpace.fleet import full_speed

@@ -21,9 +21,9 @@ from ownpace.algorithms import make_algorithm
 from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store
+from ownpace.engines.process.meet.supervisor import NodeOrder, Supervisor, check_importable
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
-from ownpace.engines.process.run.supervisor import NodeOrder, Supervisor, check_importable
 from ownpace.engines.process.talk.run_key import RunKey
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)

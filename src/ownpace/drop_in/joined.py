@@ -15,7 +15,7 @@ from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.explanations import explain
 from ownpace.drop_in.loops import Loops
 from ownpace.drop_in.resuming import ResumableFleet
-from ownpace.engines.process.run.environment import Environment
+from ownpace.engines.process.meet.environment import Environment
 from ownpace.engines.process.run.joining import LoopRun
 from ownpace.engines.process.run.opening import FleetOptions
 from ownpace.report.summary import Summary, SummaryBuilder

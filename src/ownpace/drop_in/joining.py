@@ -12,7 +12,7 @@ from ownpace.core.contract.errors import unknown
 from ownpace.core.settings import positive
 from ownpace.drop_in.joined import Joined
 from ownpace.engines.job import OnProgress
-from ownpace.engines.process.run.environment import default_timeout_s
+from ownpace.engines.process.meet.environment import default_timeout_s
 from ownpace.engines.process.run.opening import FleetOptions
 
 

@@ -8,7 +8,7 @@ import torch
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
-from ownpace.engines.process.run.environment import Environment
+from ownpace.engines.process.meet.environment import Environment
 
 
 def leave_to_fleet() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ownpace.core.contract.errors import InputError
-from ownpace.engines.process.run.environment import Environment
+from ownpace.engines.process.meet.environment import Environment
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import DDPStrategy as _Base

@@ -9,22 +9,22 @@ from contextlib import ExitStack, contextmanager
 from torch import nn
 
 from ownpace.core.learning.claims import Places
-from ownpace.engines.process.node.loop import UserLoop
-from ownpace.engines.process.node.nodes import ProcessWorker
-from ownpace.engines.process.node.user_parameters import UserParameters
-from ownpace.engines.process.run.environment import Environment
-from ownpace.engines.process.run.loop_data import LoopData
-from ownpace.engines.process.run.loop_life import LoopLife
-from ownpace.engines.process.run.loop_parts import Script
-from ownpace.engines.process.run.opening import FleetOptions, Opened, Opening
-from ownpace.engines.process.run.presence import Presence
-from ownpace.engines.process.run.readmission import is_under_way
-from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store, meet
-from ownpace.engines.process.run.sharing import (
+from ownpace.engines.process.lives.loop_data import LoopData
+from ownpace.engines.process.lives.loop_life import LoopLife
+from ownpace.engines.process.lives.loop_parts import Script
+from ownpace.engines.process.lives.sharing import (
     agree,
     shared_counter,
     take_from_servers,
 )
+from ownpace.engines.process.meet.environment import Environment
+from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store, meet
+from ownpace.engines.process.node.loop import UserLoop
+from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.presence.presence import Presence
+from ownpace.engines.process.presence.readmission import is_under_way
+from ownpace.engines.process.run.opening import FleetOptions, Opened, Opening
 from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import WatchedStore

@@ -14,15 +14,15 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
+from ownpace.engines.process.hub.elasticity import Elasticity
+from ownpace.engines.process.hub.evaluator import Evaluator
+from ownpace.engines.process.hub.journal import HubConfig
+from ownpace.engines.process.hub.session import Session
+from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store
+from ownpace.engines.process.meet.run_state import ResumedState
+from ownpace.engines.process.meet.supervisor import NodeOrder
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.run.elasticity import Elasticity
-from ownpace.engines.process.run.evaluator import Evaluator
-from ownpace.engines.process.run.journal import HubConfig
 from ownpace.engines.process.run.node_main import log_to, worker_device
-from ownpace.engines.process.run.rendezvous import LOOPBACK, Rendezvous, local_store
-from ownpace.engines.process.run.run_state import ResumedState
-from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.run.supervisor import NodeOrder
 from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.resuming import on_checkpoint, resumed
 

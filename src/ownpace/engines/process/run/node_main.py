@@ -20,12 +20,12 @@ from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.process.run.helper_life import HelperLife
-from ownpace.engines.process.run.life import is_evaluated, live
-from ownpace.engines.process.run.log_file import LogFile
-from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.run.supervisor import NodeOrder, die_with_parent, read_order
-from ownpace.engines.process.run.worker_life import WorkerLife
+from ownpace.engines.process.hub.session import Session
+from ownpace.engines.process.lives.helper_life import HelperLife
+from ownpace.engines.process.lives.life import is_evaluated, live
+from ownpace.engines.process.lives.worker_life import WorkerLife
+from ownpace.engines.process.meet.log_file import LogFile
+from ownpace.engines.process.meet.supervisor import NodeOrder, die_with_parent, read_order
 
 
 def be_forked_node(order: NodeOrder, lifeline: PipeEnd) -> None:

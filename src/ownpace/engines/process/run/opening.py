@@ -14,26 +14,26 @@ from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.engines.job import OnFailure, OnProgress
 from ownpace.engines.memory import keep_large_blocks
+from ownpace.engines.process.hub.elasticity import Elasticity
+from ownpace.engines.process.hub.journal import HubConfig
+from ownpace.engines.process.hub.session import Session
+from ownpace.engines.process.lives.loop_data import LoopData
+from ownpace.engines.process.lives.loop_life import LoopLife
+from ownpace.engines.process.lives.loop_parts import LoopParts, Script
+from ownpace.engines.process.lives.sharing import begin_alike
+from ownpace.engines.process.lives.user_terms import header_of, terms_of, user_words
+from ownpace.engines.process.meet.connection import Connection
+from ownpace.engines.process.meet.environment import Environment
+from ownpace.engines.process.meet.rendezvous import Rendezvous, common_backend
 from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.node.user_parameters import UserParameters
-from ownpace.engines.process.run.connection import Connection
-from ownpace.engines.process.run.elasticity import Elasticity
-from ownpace.engines.process.run.environment import Environment
-from ownpace.engines.process.run.journal import HubConfig
+from ownpace.engines.process.presence.presence import Presence
+from ownpace.engines.process.presence.readmission import Readmission
 from ownpace.engines.process.run.launch import backend_on
-from ownpace.engines.process.run.loop_data import LoopData
-from ownpace.engines.process.run.loop_life import LoopLife
-from ownpace.engines.process.run.loop_parts import LoopParts, Script
-from ownpace.engines.process.run.presence import Presence
-from ownpace.engines.process.run.readmission import Readmission
-from ownpace.engines.process.run.rendezvous import Rendezvous, common_backend
-from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.run.sharing import begin_alike
 from ownpace.engines.process.run.torchrun import helpers_here
-from ownpace.engines.process.run.user_terms import header_of, terms_of, user_words
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import WatchedStore

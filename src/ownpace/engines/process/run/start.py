@@ -5,7 +5,7 @@ from __future__ import annotations
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import InputError
 from ownpace.engines.job import Job, OnProgress, Outcome
-from ownpace.engines.process.run.environment import Environment
+from ownpace.engines.process.meet.environment import Environment
 from ownpace.engines.process.run.launch import launch
 from ownpace.engines.process.run.torchrun import run_rank
 

@@ -19,15 +19,15 @@ from ownpace.core.contract.values import Address
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
+from ownpace.engines.process.hub.session import Session
+from ownpace.engines.process.meet.environment import Environment
+from ownpace.engines.process.meet.rendezvous import Rendezvous, common_backend, meet
+from ownpace.engines.process.meet.supervisor import NodeOrder
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.run.environment import Environment
+from ownpace.engines.process.presence.presence import Presence
+from ownpace.engines.process.presence.readmission import Readmission, is_under_way
 from ownpace.engines.process.run.launch import backend_on, hub_config, make_learning, raise_bad_input
 from ownpace.engines.process.run.node_main import log_to, run_worker, worker_device
-from ownpace.engines.process.run.presence import Presence
-from ownpace.engines.process.run.readmission import Readmission, is_under_way
-from ownpace.engines.process.run.rendezvous import Rendezvous, common_backend, meet
-from ownpace.engines.process.run.session import Session
-from ownpace.engines.process.run.supervisor import NodeOrder
 from ownpace.engines.resuming import resumed
 
 

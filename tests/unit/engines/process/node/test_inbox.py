@@ -12,12 +12,12 @@ from ownpace.core.contract.errors import PeerLost, WireError
 from ownpace.core.contract.values import Address, Gradient, Parameters, Shard
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
+from ownpace.engines.process.meet.rendezvous import LOOPBACK, local_store
 from ownpace.engines.process.node.context import NodeContext, Orders
 from ownpace.engines.process.node.inbox import Inbox, NewLoop, Released
 from ownpace.engines.process.node.receiving import ProcessReceive
 from ownpace.engines.process.node.reporter import HUB, Reporter, WallClock
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.run.rendezvous import LOOPBACK, local_store
 from ownpace.engines.process.talk.channels import Wiring
 from ownpace.engines.process.talk.control import (
     ClockAnswer,

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ownpace.core.contract.errors import PeerLost
-from ownpace.engines.process.run.rendezvous import LOOPBACK, local_store
+from ownpace.engines.process.meet.rendezvous import LOOPBACK, local_store
 from ownpace.engines.process.talk.channels import AskedWork, Channels, ExchangedSum, Wiring, finish
 
 

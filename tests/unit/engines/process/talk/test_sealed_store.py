@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import WireError
-from ownpace.engines.process.run.rendezvous import LOOPBACK, local_store
+from ownpace.engines.process.meet.rendezvous import LOOPBACK, local_store
 from ownpace.engines.process.talk.channels import Channels, Wiring, finish
 from ownpace.engines.process.talk.sealed_store import SealedStore
 

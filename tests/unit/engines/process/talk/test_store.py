@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ownpace.core.contract.errors import MachineDied, PeerLost
-from ownpace.engines.process.run.rendezvous import local_store
+from ownpace.engines.process.meet.rendezvous import local_store
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import WatchedStore, read_when_set
 

@@ -1,0 +1,252 @@
+"""The processes that this one starts: it gives them their orders, notices their death, and leaves none behind.
+
+Two ways to start one. The launcher forks its nodes from a server that has torch imported already. A rank of
+torchrun's, which may run a user's script, starts a fresh interpreter for each server and communicator: forking would
+run the script again. Either way a child gets one `NodeOrder`, pickled, from its own parent, and holds one end of a
+pipe whose other end only the parent has: when the parent is gone, even by SIGKILL, the child reads the end of the file
+and exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection as PipeEnd
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost
+from ownpace.core.contract.values import Role
+from ownpace.engines.job import Job
+from ownpace.engines.process.meet.rendezvous import Rendezvous
+from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
+from ownpace.engines.process.node.terms import RunTerms
+from ownpace.engines.roster import Roster
+
+_MODULE = "ownpace.engines.process.run.node_main"
+_PRELOADED = "ownpace.engines.process.run.preloaded"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NodeOrder:
+    """What a child process is to be."""
+
+    role: Role
+    index: int
+    name: str
+    terms: RunTerms
+    rendezvous: Rendezvous
+    spans_hosts: bool = False
+    job: Job | None = None
+    """For a worker: what it trains."""
+    log_folder: Path | None = None
+    is_late: bool = False
+    """Whether the others have begun already."""
+
+
+class Child(Protocol):
+    """A process that was started here."""
+
+    def exit_code(self) -> int | None:
+        """How it ended; below zero: by this signal. None: it has not."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end, this long at most."""
+
+    def kill(self) -> None:
+        """End it at once, and forget it."""
+
+
+class Supervisor:
+    """All children of this process."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, Child] = {}
+        self._started: set[str] = set()
+        self._seen_dead: set[str] = set()
+        self._lifeline: tuple[PipeEnd, PipeEnd] | None = None
+
+    def fork(self, order: NodeOrder, *, is_on_cpu: bool = True) -> None:
+        """Start a node from the server that has torch imported; `is_on_cpu`: no node of the run needs a GPU."""
+        self._end_before(order.name)
+        context = multiprocessing.get_context("forkserver")
+        if self._lifeline is None:
+            # Whoever initializes CUDA before it forks keeps its children from using it, and what torch imports there is
+            # up to torch.
+            context.set_forkserver_preload([_PRELOADED if is_on_cpu else _MODULE])
+            # Before the first process, which would start the server itself, open to all signals.
+            _start_forkserver()
+            self._lifeline = context.Pipe(duplex=False)
+        from ownpace.engines.process.run.node_main import be_forked_node  # it imports this module
+
+        process = context.Process(target=be_forked_node, args=(order, self._lifeline[0]), name=order.name)
+        try:
+            process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise _not_handed_over(error) from None
+        log.info("forked %s as process %s", order.name, process.pid)
+        self._add(order.name, _Forked(process))
+
+    def spawn(self, order: NodeOrder) -> None:
+        """Start a node in a fresh interpreter."""
+        self._end_before(order.name)
+        # Here, where the user sees it: the child would fail in an interpreter of its own.
+        check_importable(order.terms)
+        try:
+            pickled = pickle.dumps(order)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise _not_handed_over(error) from None
+        command = [sys.executable, "-c", f"from {_MODULE} import be_spawned_node; be_spawned_node()"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        self._add(order.name, _Spawned(process))
+        process.stdin.write(pickled)
+        process.stdin.flush()  # and left open: its end is the parent's end
+        log.info("started %s as process %s", order.name, process.pid)
+
+    def _end_before(self, name: str) -> None:
+        # It has ended, or was declared dead while it was stopped. First: two of one name would both want to join.
+        before = self._children.pop(name, None)
+        if before is not None:
+            before.kill()
+
+    def _add(self, name: str, child: Child) -> None:
+        self._seen_dead.discard(name)
+        self._children[name] = child
+        self._started.add(name)
+
+    def started_all(self, roster: Roster) -> bool:
+        """Whether every node of the run was a child of this process."""
+        return self._started >= {node.name for node in roster.nodes}
+
+    def deaths(self, samples: int = 0, *, even_clean: bool = True) -> list[OwnpaceError]:
+        """An error for each child that has ended since the last time; for a clean end only if `even_clean`."""
+        errors: list[OwnpaceError] = []
+        for name, child in self._children.items():
+            code = child.exit_code()
+            if code is None or name in self._seen_dead or (code == 0 and not even_clean):
+                continue
+            self._seen_dead.add(name)
+            log.info("%s ended with %s", name, code)
+            if code < 0:
+                how = f"was killed by {signal.Signals(-code).name}" + (f" after {samples} samples" if samples else "")
+                errors.append(MachineDied(f"{name} {how}; the others cannot go on without it"))
+            else:  # it has told the hub why, if it could
+                errors.append(PeerLost(f"{name} is gone: it ended with exit code {code}"))
+            errors[-1].blame = name
+        return errors
+
+    def end(self, patience_s: float) -> None:
+        """Leave no child behind: those that have not ended by then are killed."""
+        deadline = time.monotonic() + patience_s
+        # All are waited for before the first is killed: killing one makes the others fail instead of ending.
+        for child in self._children.values():
+            child.wait(max(0.0, deadline - time.monotonic()))
+        for child in self._children.values():
+            child.kill()
+        self._children.clear()
+        # Last: with the lifeline closed, a child that is still alive would exit as if this process had died.
+        for end in self._lifeline or ():
+            end.close()
+        self._lifeline = None
+
+
+class _Forked:
+    def __init__(self, process: multiprocessing.process.BaseProcess) -> None:
+        self._process = process
+
+    def exit_code(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout_s: float) -> None:
+        self._process.join(timeout_s)
+
+    def kill(self) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        self._process.close()
+
+
+class _Spawned:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+
+def _not_handed_over(error: Exception) -> InputError:
+    return InputError(
+        f"the run cannot be handed to another process: {error}; define tasks, algorithms and functions at the "
+        "top of a module, not inside a function or as a lambda"
+    )
+
+
+def check_importable(terms: RunTerms) -> None:
+    """Raise if a fresh interpreter could not find the code that a helper needs."""
+    needed: list[tuple[str, object]] = [("algorithm", type(terms.algorithm))]
+    if isinstance(terms.optimizer, OptimizerCopy):
+        needed.append(("optimizer", terms.optimizer.kind))
+    elif terms.optimizer.custom is not None:
+        needed.append(("optimizer", terms.optimizer.custom))
+    for what, code in needed:
+        name = getattr(code, "__qualname__", repr(code))
+        if getattr(code, "__module__", "") == "__main__" or "<locals>" in name:
+            raise InputError(
+                f"the {what} {name} is defined in the script itself, where parameter servers cannot find it; put it "
+                "into a module that can be imported"
+            )
+
+
+def read_order(stream: BinaryIO) -> NodeOrder:
+    """A spawned child's order, from its own parent."""
+    order = pickle.load(stream)
+    assert isinstance(order, NodeOrder)
+    return order
+
+
+def die_with_parent(read: Callable[[], object]) -> None:
+    """End this process at once when its parent is gone: only the parent holds the other end of what `read` reads."""
+
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while read():
+                pass
+        # Not sys.exit, which ends only this thread: the main one may be stuck in a collective.
+        os._exit(1)
+
+    threading.Thread(target=watch, name="ownpace-lifeline", daemon=True).start()
+
+
+def _start_forkserver() -> None:
+    """Start it such that Ctrl-C and SIGTERM do not reach it, not even before it ignores signals by itself."""
+    resource_tracker.ensure_running()  # else the forkserver would start it, and unblock all signals again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
