@@ -159,7 +159,8 @@ def test_a_batch_taken_between_forward_and_backward_pass_is_refused(algorithm: s
 
 @pytest.mark.parametrize("algorithm", ["sync", "pace"])
 def test_a_batch_taken_before_the_step_of_the_last_is_refused_at_the_end(algorithm: str) -> None:
-    with pytest.raises(ownpace.InputError, match="each after the step before"):
+    early = pytest.warns(UserWarning, match="take each batch after the step of the last")
+    with early, pytest.raises(ownpace.InputError, match="each after the step before"):
         with_next_taken_early(algorithm, before_forward=True)
 
 
