@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ownpace.core.contract.errors import ReplicasDiffer
 
 _ADVICE = (
-    "only optimizer.step() may change parameters, on all ranks alike: does the script write to them itself, or does "
-    "the optimizer draw random numbers?"
+    "only optimizer.step() may change parameters, on all ranks alike: does the script write to them itself, does the "
+    "optimizer draw random numbers, or do unlike processors round differently (then take stride, local or async)?"
 )
 
 

@@ -1,0 +1,32 @@
+"""A script whose second rank is on a processor that rounds otherwise: `unlike.py ALGORITHM`, under torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if os.environ["RANK"] == "1":
+    os.environ["ATEN_CPU_CAPABILITY"] = "default"  # no fused multiply-add: before torch is imported
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+import ownpace
+
+
+def main() -> None:
+    inputs = torch.from_numpy(np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32))
+    net = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    with ownpace.join(sys.argv[1]) as fleet:
+        net, optimizer = fleet.wrap(net, optimizer)
+        for x, y in fleet.batches(TensorDataset(inputs, inputs[:, :4].argmax(1)), 16, epochs=2):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+    print("weights", [float(value).hex() for value in net.weight.flatten()])
+
+
+if __name__ == "__main__":
+    main()
