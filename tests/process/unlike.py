@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-if os.environ["RANK"] == "1":
+if os.environ.get("RANK") == "1":
     os.environ["ATEN_CPU_CAPABILITY"] = "default"  # no fused multiply-add: before torch is imported
 
 import numpy as np
