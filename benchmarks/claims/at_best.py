@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from claims.running import Curve, Outcome, do
 from ownpace import Config
@@ -57,6 +58,27 @@ class Found:
     """Learning rate → seconds, with the first seed; None: never, or later than the best one before it."""
 
 
+def climb(
+    guess: float,
+    attempt: Callable[[float, Mapping[float, Outcome]], Outcome],
+    cost: Callable[[Outcome], Any],
+) -> tuple[float, dict[float, Outcome]]:
+    """From a first guess to the rate of the least cost on a grid of powers of two, and all outcomes on the way.
+
+    Both neighbours of the best were tried. `attempt` is given a rate, and what is known of others.
+    """
+    outcomes: dict[float, Outcome] = {}
+    lr = 2.0 ** round(math.log2(guess))
+    while True:
+        for near in (lr, lr / STEP, lr * STEP):
+            if LOWEST <= near <= HIGHEST and near not in outcomes:
+                outcomes[near] = attempt(near, outcomes)
+        best = min(outcomes, key=lambda rate: cost(outcomes[rate]))
+        if best == lr:
+            return lr, outcomes
+        lr = best
+
+
 @dataclass
 class Search:
     """One algorithm's search for its best rate, from a first guess on."""
@@ -74,16 +96,7 @@ class Search:
         Raises:
             OutOfTime: The deadline has passed.
         """
-        outcomes: dict[float, Outcome] = {}
-        lr = 2.0 ** round(math.log2(guess))
-        while True:
-            for near in (lr, lr / STEP, lr * STEP):
-                if LOWEST <= near <= HIGHEST and near not in outcomes:
-                    outcomes[near] = self._attempt(near, outcomes)
-            best = min(outcomes, key=lambda rate: self._merit(outcomes[rate]))
-            if best == lr:
-                break
-            lr = best
+        lr, outcomes = climb(guess, self._attempt, self._cost)
         first = outcomes[lr]
         took_s = self._reached_s(first)
         others = []
@@ -104,11 +117,11 @@ class Search:
     def _limit_s(self) -> float:
         return min(self.goal.hopeless * self.best_s, self.base.seconds or math.inf)
 
-    def _attempt(self, lr: float, outcomes: dict[float, Outcome]) -> Outcome:
+    def _attempt(self, lr: float, outcomes: Mapping[float, Outcome]) -> Outcome:
         """One rate with the first seed. Once another has been there, this one need not take longer."""
         if not outcomes:
             return self._run(lr, self.goal.seeds[0], self._limit_s)
-        leader = min(outcomes.values(), key=self._merit)
+        leader = min(outcomes.values(), key=self._cost)
         took_s = self._reached_s(leader)
         limit_s = self._limit_s if took_s is None else min(self._limit_s, took_s)
         half_s = leader.seconds / 2
@@ -135,7 +148,7 @@ class Search:
         seconds = None if math.isinf(limit_s) else limit_s
         return do(replace(self.base, lr=lr, seed=seed, seconds=seconds), enough)
 
-    def _merit(self, outcome: Outcome) -> tuple[float, float]:
+    def _cost(self, outcome: Outcome) -> tuple[float, float]:
         reached = self._reached_s(outcome)
         best = max(smooth(scores(outcome.curve)), default=0.0)
         return (0.0, reached) if reached is not None else (1.0, -best)

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 from claims import shown
-from claims.at_best import GRACE_S, HIGHEST, LOWEST, STEP, OutOfTime
+from claims.at_best import GRACE_S, OutOfTime, climb
 from claims.running import Curve, Outcome, do, key
 from headlines import told
 from ownpace import Config
@@ -46,16 +46,8 @@ class FinalSearch:
         Raises:
             OutOfTime: The deadline has passed.
         """
-        outcomes: dict[float, Outcome] = {}
-        lr = 2.0 ** round(math.log2(guess))
-        while True:
-            for near in (lr, lr / STEP, lr * STEP):
-                if LOWEST <= near <= HIGHEST and near not in outcomes:
-                    outcomes[near] = self._run(near, self.seeds[0])
-            best = max(outcomes, key=lambda rate: outcomes[rate].final())
-            if best == lr:
-                break
-            lr = best
+        # The higher the better, where a climb goes down.
+        lr, outcomes = climb(guess, lambda rate, _: self._run(rate, self.seeds[0]), lambda each: -each.final())
         first = outcomes[lr]
         return Final(
             label,
