@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -16,6 +16,7 @@ from ownpace.core.learning.optimizer import ELEMENTWISE, Build, OptimizerSpec
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.learning.schedule import Schedule, ScheduleShape
 from ownpace.core.learning.task import Task
+from ownpace.core.own_code import absolute
 from ownpace.core.settings import choices, describe_type, fits, not_negative, positive, values_of
 from ownpace.core.whole_file import write_text
 from ownpace.engines import Job, num_ranks
@@ -23,7 +24,7 @@ from ownpace.engines.job import Evaluate, OnFailure, Precision
 from ownpace.fleet import PRESETS, Fleet, read_fleet
 from ownpace.run import config_file
 from ownpace.run.help import FAIL, LEARN, RUN, STOP, WRITE, Help
-from ownpace.run.names import algorithm_of, label, optimizer_of, task_of
+from ownpace.run.names import algorithm_of, fields_of, label, optimizer_of, task_of
 from ownpace.tasks import TASKS
 
 CONFIG = "config.json"
@@ -46,11 +47,11 @@ class Config:
     To add an option to all of these, add a field here.
     """
 
-    algorithm: Annotated[str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, or module:Class.", RUN)] = DEFAULT
+    algorithm: Annotated[str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, or my.py:Class.", RUN)] = DEFAULT
     parameters: Annotated[
         Mapping[str, object], Help("Parameters of the algorithm.", RUN, "-p/--parameter", "NAME=VALUE")
     ] = field(default_factory=dict)
-    task: Annotated[str | Task, Help(f"What to train: {_names(TASKS)}, or module:Class.", RUN)] = "digits"
+    task: Annotated[str | Task, Help(f"What to train: {_names(TASKS)}, or my.py:Class.", RUN)] = "digits"
     task_parameters: Annotated[
         Mapping[str, object], Help("Parameters of the task.", RUN, "-t/--task-parameter", "NAME=VALUE")
     ] = field(default_factory=dict)
@@ -174,7 +175,7 @@ class Config:
             ("epochs", {"samples": None}),
         ):
             # Only if it changes: naming the same algorithm again must not drop its parameters.
-            if name in changes and changes[name] != kept[name]:
+            if name in changes and _meant(changes[name]) != _meant(kept[name]):
                 kept |= belongings
         for name in ("parameters", "task_parameters"):
             given, earlier = changes.get(name), kept[name]
@@ -215,10 +216,12 @@ class Config:
     def resolved(self, job: Job) -> Config:
         """The same with every name and default spelled out, as its job has them."""
         named: dict[str, Any] = {}
-        if isinstance(self.algorithm, str) and is_dataclass(job.algorithm):
-            named["parameters"] = values_of(job.algorithm)
-        if isinstance(self.task, str) and is_dataclass(job.task):
-            values = values_of(job.task)
+        for name in ("algorithm", "task", "optimizer"):
+            if isinstance(given := getattr(self, name), str):
+                named[name] = absolute(given)
+        if (values := fields_of(self.algorithm, job.algorithm)) is not None:
+            named["parameters"] = values
+        if (values := fields_of(self.task, job.task)) is not None:
             named["model"] = values.pop("model_name") if job.task.models else None
             named["task_parameters"] = values
         # The job has turned epochs into samples, and a file with both would be refused when it is read.
@@ -286,6 +289,11 @@ def field_types() -> dict[str, object]:
 def _helps() -> dict[str, Help]:
     hints = get_type_hints(Config, include_extras=True)
     return {name: about for name, hint in hints.items() for about in hint.__metadata__ if isinstance(about, Help)}
+
+
+def _meant(value: object) -> object:
+    """A value, such that two names of the same thing are equal."""
+    return absolute(value) if isinstance(value, str) else value
 
 
 def _check(name: str, value: object, hint: object) -> None:

@@ -186,7 +186,7 @@ def test_what_cannot_be_made_again_says_why(tmp_path, name, thing, why):
 def test_a_class_of_the_script_is_not_in_a_module(tmp_path, monkeypatch):
     monkeypatch.setattr(Holding, "__module__", "__main__")
     Config(algorithm=Holding()).save(tmp_path / "c.json")
-    with pytest.raises(InputError, match="defined in the script that was run, not in a module"):
+    with pytest.raises(InputError, match="defined in the script that was run; put it into a file of its own"):
         Config.load(tmp_path / "c.json")
 
 
