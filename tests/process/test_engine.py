@@ -350,5 +350,5 @@ def test_what_cannot_be_handed_to_another_process_is_said_so():
             super().__init__()
             object.__setattr__(self, "lock", threading.Lock())
 
-    with pytest.raises(InputError, match="cannot pickle '_thread.lock' object; keep what cannot be copied"):
+    with pytest.raises(InputError, match=r"cannot pickle '_thread\.lock' object; keep what cannot be copied"):
         run_on("process", make_algorithm("sync"), task=Holding())

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from ownpace.algorithms import ALGORITHMS, DEFAULT
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, shown, unknown
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.optimizer import ELEMENTWISE, Build, OptimizerSpec
 from ownpace.core.learning.sampling import Sampling
 from ownpace.core.learning.schedule import Schedule, ScheduleShape
@@ -255,7 +256,7 @@ class Config:
             return self.samples
         epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
         # Bounded before rounding: the product may be infinite, which cannot be rounded.
-        samples = round(min(epochs * len(task.train_samples()), MOST_SAMPLES))
+        samples = round(min(epochs * len(as_samples(task.train_samples(), "train_samples()")), MOST_SAMPLES))
         if not 0 < samples < MOST_SAMPLES:
             raise InputError(f"epochs is {epochs}, which makes {samples:,} samples; choose another number")
         return samples
