@@ -15,9 +15,11 @@ from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import TypeVar
 
 from ownpace.core.contract.errors import InputError
 
+T = TypeVar("T")
 SUFFIX = ".py"
 _sources: dict[str, tuple[str, bytes]] = {}
 """The path and the source of each file that was loaded, by the name of its module."""
@@ -65,14 +67,16 @@ def module_from(path: str, source: bytes) -> ModuleType:
     return module
 
 
-def absolute(name: str) -> str:
-    """A name that means the same from any folder.
+def absolute(given: T) -> T | str:
+    """A name that means the same from any folder; what is no name of something in a file stays as it is.
 
     >>> absolute("mymodule:Patient")
     'mymodule:Patient'
     """
-    place, colon, thing = name.rpartition(":")
-    return f"{Path(place).expanduser().resolve()}:{thing}" if colon and is_file_name(place) else name
+    if not isinstance(given, str):
+        return given
+    place, _, thing = given.rpartition(":")
+    return f"{Path(place).expanduser().resolve()}:{thing}" if is_file_name(place) else given
 
 
 def digest_now(place: str) -> str | None:

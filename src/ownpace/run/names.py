@@ -72,7 +72,20 @@ def optimizer_of(given: str | Build) -> str | Build:
     return found
 
 
-def fields_of(given: object, made: Algorithm | Task) -> dict[str, object] | None:
+def spelled_out(
+    algorithm: str | Algorithm, made_algorithm: Algorithm, task: str | Task, made_task: Task
+) -> dict[str, object]:
+    """The fields of a description that say from what an algorithm and a task were made, which were given so."""
+    named: dict[str, object] = {"algorithm": own_code.absolute(algorithm), "task": own_code.absolute(task)}
+    if (values := _fields_of(algorithm, made_algorithm)) is not None:
+        named["parameters"] = values
+    if (values := _fields_of(task, made_task)) is not None:
+        named["model"] = values.pop("model_name") if made_task.models else None
+        named["task_parameters"] = values
+    return named
+
+
+def _fields_of(given: object, made: Algorithm | Task) -> dict[str, object] | None:
     """Everything that a thing was made from, if its name is that of its class; None: its fields do not say that."""
     if not isinstance(given, str) or not is_dataclass(made):
         return None

@@ -182,9 +182,7 @@ def _with_changes(run: Path, changes: Mapping[str, object]) -> Config:
             for field in (name, *OBJECTS[name]):
                 _refuse_change(run, field, saved[field], content.get(field))
     changed = {name: value for name, value in changes.items() if name not in again}
-    changed.update(
-        {name: absolute(value) for name, value in changed.items() if name in OBJECTS and isinstance(value, str)}
-    )
+    changed |= {name: absolute(value) for name, value in changed.items() if name in OBJECTS}
     for name, value in changed.items():
         if name not in CHANGEABLE and not _says_the_same(getattr(config, name), value):
             _refuse_change(run, name, value, getattr(config, name))

@@ -16,6 +16,7 @@ from ownpace.core.contract.errors import InputError
 from ownpace.engines import ENGINES, Job
 from ownpace.run import Config
 from ownpace.run.config import Engine, help_of, shared_with_job
+from ownpace.run.fields import types_of
 from ownpace.tasks import Digits, Quadratic
 
 
@@ -32,7 +33,7 @@ def test_engines_are_those_there_are():
 
 
 def test_fields_that_the_job_takes_over_have_the_same_type_and_default_there():
-    ours, theirs = get_type_hints(Config), get_type_hints(Job)
+    ours, theirs = types_of(Config), get_type_hints(Job)
     defaults = {field.name: field.default for field in fields(Config)}
     for field in fields(Job):
         if field.name in shared_with_job():
@@ -94,7 +95,7 @@ def test_log_files_go_into_the_runs_folder():
         ({"parameters": ["staleness=3"]}, "it must be a mapping of names to values"),
         ({"algorithm": SyncSgd}, r"algorithm is the class SyncSgd; give an instance: algorithm=SyncSgd\(…\)"),
         ({"task": Digits}, r"task is the class Digits; give an instance: task=Digits\(…\)"),
-        ({"fleet": [4, 2, 1, 1]}, 'fleet is .* it must be a string or a Fleet or None, as in fleet="4,2,1,1"'),
+        ({"fleet": 4}, 'fleet is 4; it must be a string or a Fleet or a list or None, as in fleet="4,2,1,1"'),
         ({"optimizer": 3}, "optimizer is 3; it must be a string or a function"),
     ],
 )
