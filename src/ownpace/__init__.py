@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ownpace.drop_in import join
     from ownpace.fleet import Fleet, Machine, Network, read_fleet
     from ownpace.report import Summary
-    from ownpace.run import Config, Result, execute, train
+    from ownpace.run import Comparison, Config, Result, compare, execute, open_run, train
     from ownpace.tasks import TASKS, make_task
 
 _NAMES = {
@@ -48,7 +48,7 @@ _NAMES = {
     "ownpace.drop_in": "join",
     "ownpace.fleet": "Fleet Machine Network read_fleet",
     "ownpace.report": "Summary",
-    "ownpace.run": "Config Result execute train",
+    "ownpace.run": "Comparison Config Result compare execute open_run train",
     "ownpace.tasks": "TASKS make_task",
 }
 """What users import from here, by module. Each is imported when it is used: torch takes a second to import."""
@@ -60,6 +60,7 @@ __all__ = [
     "TASKS",
     "Algorithm",
     "Communicator",
+    "Comparison",
     "Config",
     "Deadlock",
     "DivergenceError",
@@ -82,10 +83,12 @@ __all__ = [
     "accumulate_and_reduce",
     "accumulate_and_step",
     "accumulate_until",
+    "compare",
     "execute",
     "join",
     "make_algorithm",
     "make_task",
+    "open_run",
     "pull",
     "push",
     "read_fleet",

@@ -12,6 +12,7 @@ from ownpace.report.outline import RunOutline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = {"compute": "#3b7dd8", "load": "#8e6cc9", "wait": "#e8e8e8", "transfer": "#e07b39"}
 LINES = ("#222222", "#d1495b", "#3b7dd8", "#2e933c", "#8e6cc9", "#e07b39", "#00798c", "#9a6324")
@@ -24,6 +25,17 @@ def draw_comparison(runs: Mapping[str, RunOutline], path: Path) -> None:
     Raises:
         InputError: matplotlib is not installed.
         OSError: The file cannot be written.
+    """
+    figure = comparison_figure(runs)
+    with whole_file(path) as part:
+        figure.savefig(part, dpi=150, format=path.suffix.removeprefix("."))
+
+
+def comparison_figure(runs: Mapping[str, RunOutline]) -> Figure:
+    """The same in memory.
+
+    Raises:
+        InputError: matplotlib is not installed.
     """
     try:
         # Not pyplot, which keeps every figure and looks for a display.
@@ -49,8 +61,7 @@ def draw_comparison(runs: Mapping[str, RunOutline], path: Path) -> None:
         axis.tick_params(labelbottom=axis is axes[-1])
     axes[-1].set_xlabel("seconds")
     _legend(axes[0])
-    with whole_file(path) as part:
-        figure.savefig(part, dpi=150, format=path.suffix.removeprefix("."))
+    return figure
 
 
 def _draw_curves(axis: Axes, runs: Mapping[str, RunOutline]) -> None:
