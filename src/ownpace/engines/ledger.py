@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ownpace.core.contract import events
-from ownpace.core.contract.errors import DivergenceError, OwnpaceError
+from ownpace.core.contract.errors import DivergenceError, InputError, OwnpaceError
+from ownpace.core.contract.target import Target, TargetWatch
 from ownpace.core.learning.task import Score
 
 
@@ -67,9 +68,9 @@ class EvaluationMarks:
 class Ledger:
     """Takes scores and totals, and makes the records of them that every run ends with."""
 
-    def __init__(self, emit: events.Emit, target: float | None = None, *, stop_at_target: bool = False) -> None:
+    def __init__(self, emit: events.Emit, target: Target | None = None, *, stop_at_target: bool = False) -> None:
         self._emit = emit
-        self._target = target
+        self.watch = TargetWatch(target or Target())
         self._stop_at_target = stop_at_target
 
     def evaluated(self, score: Score, t: float, samples: int, updates: int) -> bool:
@@ -77,13 +78,16 @@ class Ledger:
 
         Raises:
             DivergenceError: The loss is not finite.
+            InputError: The target is an accuracy, and the task has none.
         """
+        target = self.watch.target.accuracy
+        if target is not None and score.accuracy is None:
+            raise InputError(f"target is {target}, an accuracy, but the task has none; use target_loss")
         loss = score.loss if math.isfinite(score.loss) else None
         self._emit(events.Evaluation(t, samples, updates, loss, score.accuracy))
         if loss is None:  # recorded before it is raised: the last evaluation shows what went wrong
             raise diverged("the test loss", score.loss, samples)
-        reached = self._target is not None and score.accuracy is not None and score.accuracy >= self._target
-        return reached and self._stop_at_target
+        return self.watch.take(t, score.accuracy, loss) and self._stop_at_target
 
     def end(self, t: float, error: OwnpaceError | None, sums: events.Sums) -> None:
         """Write the last record: the run has finished, or ended early because of this error."""

@@ -37,6 +37,7 @@ class Run:
     groups: Groups
     """The names of the members of every group of nodes: `workers`, `servers` and those of the algorithm."""
     format: int = FORMAT
+    target_loss: float | None = None
 
 
 @dataclass(slots=True)
