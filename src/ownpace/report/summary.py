@@ -28,6 +28,14 @@ class UpdateSamples:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How far a replica was from the global parameters when it took them over, relative to their norm."""
+
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True)
 class Summary:
     """The first things to know about a run."""
 
@@ -59,6 +67,8 @@ class Summary:
     """Of each worker, the share of its time spent on computing."""
     replicas_identical: bool | None = None
     """Whether all workers ended with the same bits, where the algorithm promises it and processes were compared."""
+    spread: Spread | None = None
+    """How far replicas got apart in local steps; None where there are none."""
     code: str | None = None
     """Of a run that ended early: the code of its error, as in `diverged` or `interrupted`."""
     target_loss: float | None = None
@@ -126,6 +136,7 @@ class SummaryBuilder:
             update_samples=UpdateSamples(sums.samples / max(1, sums.updates), sums.largest_update),
             busy={name: tally.compute_s / (sums.seconds or 1.0) for name, tally in sums.workers.items()},
             replicas_identical=sums.replicas_identical,
+            spread=None if sums.spread_mean is None else Spread(sums.spread_mean, sums.spread_max or 0.0),
             code=end.code,
             target_loss=run.target_loss,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,6 +124,19 @@ def test_the_last_record_has_the_sums(
     assert (sums.staleness_max, sums.limit_samples_per_s) == (totals.staleness_max, 1000.0)
     assert sums.largest_update == totals.largest
     assert (sums.workers, sums.replicas_identical) == (workers, replicas_identical)
+
+
+def test_how_far_replicas_are_apart_is_relative_to_where_they_are() -> None:
+    totals, mean = UpdateTotals(), torch.tensor([3.0, 4.0])
+    assert sums_of(totals, 1.0, 1000.0, {}).spread_mean is None
+    totals.add_spread(torch.tensor([3.0, 4.5]), mean)
+    totals.add_spread(torch.tensor([3.3, 4.0]), mean)
+    totals.add_spread(torch.tensor([math.nan, 4.0]), mean)  # it diverges: nothing to add up
+    totals.close(1.0)
+    totals.add_spread(torch.zeros(2), mean)
+    sums = sums_of(totals, 1.0, 1000.0, {})
+    assert sums.spread_mean == pytest.approx(0.08)
+    assert sums.spread_max == pytest.approx(0.1)
 
 
 def test_what_ended_a_run_early_is_recorded_with_its_code() -> None:

@@ -29,6 +29,7 @@ def test_rates_and_shares_are_those_of_the_sums():
     assert (summary.samples_per_s, summary.share_of_limit) == (50.0, 0.25)
     assert (summary.staleness.mean, summary.staleness.max) == (0.5, 3)
     assert (summary.update_samples.mean, summary.update_samples.max) == (10.0, 16)
+    assert summary.spread is None
     assert summary.busy == {"worker-0": 1.0, "worker-1": 0.25}
 
 

@@ -162,6 +162,11 @@ class Monitor:
             if total_samples >= self._budget:
                 self.training_ends()
 
+    def merged(self, replica: Tensor, mean: Tensor) -> None:
+        """A worker that was on its own way takes over the mean of all."""
+        if self._sums is None:
+            self.totals.add_spread(replica, mean)
+
     def training_ends(self) -> None:
         """The budget is spent: take the sums. What nodes still have in flight they bring to its end."""
         # The first time counts: the target may be reached, or the time be up, after the samples were spent.
