@@ -2,7 +2,8 @@
 
 How the parts depend on each other; arrows point one way, and siblings do not import each other:
 
-    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← { cli, integrations }
+    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← planning
+    ← { cli, integrations }
 
 An algorithm is one file of coroutines that *ask* (`core.contract.roles`); an engine answers: in virtual time, or on
 real processes. Start reading at `algorithms/sync.py`, then `core/contract/roles.py`, then `engines/virtual/nodes.py`.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ownpace.core.learning.task import Task, TensorSamples
     from ownpace.drop_in import join
     from ownpace.fleet import Fleet, Machine, Network, read_fleet
+    from ownpace.planning import Plan, plan
     from ownpace.report import Summary
     from ownpace.run import Config, Result, execute, train
     from ownpace.tasks import TASKS, make_task
@@ -47,6 +49,7 @@ _NAMES = {
     "ownpace.core.learning.task": "Task TensorSamples",
     "ownpace.drop_in": "join",
     "ownpace.fleet": "Fleet Machine Network read_fleet",
+    "ownpace.planning": "Plan plan",
     "ownpace.report": "Summary",
     "ownpace.run": "Config Result execute train",
     "ownpace.tasks": "TASKS make_task",
@@ -72,6 +75,7 @@ __all__ = [
     "Network",
     "OwnpaceError",
     "Parameters",
+    "Plan",
     "Result",
     "Server",
     "Summary",
@@ -86,6 +90,7 @@ __all__ = [
     "join",
     "make_algorithm",
     "make_task",
+    "plan",
     "pull",
     "push",
     "read_fleet",

@@ -20,6 +20,10 @@ COMMANDS = {
         "ownpace.cli.compare:compare",
         "Compare algorithms on the same fleet, task and seeds: a table and a figure.",
     ),
+    "plan": (
+        "ownpace.cli.plan:plan",
+        "Say which algorithm to take on your machines, at which learning rate, and what would help.",
+    ),
     "show": (
         "ownpace.cli.status:show",
         "Show where a run stands: how far it came, which checkpoints are whole, and how to go on.",
