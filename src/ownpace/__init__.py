@@ -2,7 +2,7 @@
 
 How the parts depend on each other; arrows point one way, and siblings do not import each other:
 
-    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← { cli, integrations }
+    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← measuring ← { cli, integrations }
 
 An algorithm is one file of coroutines that *ask* (`core.contract.roles`); an engine answers: in virtual time, or on
 real processes. Start reading at `algorithms/sync.py`, then `core/contract/roles.py`, then `engines/virtual/nodes.py`.
@@ -20,6 +20,7 @@ from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.core.version import __version__ as __version__
 from ownpace.drop_in import join
 from ownpace.fleet import Fleet, Machine, Network, read_fleet
+from ownpace.measuring import Measured, measure
 from ownpace.report import Summary
 from ownpace.run import Config, Result, execute, train
 from ownpace.tasks import TASKS, make_task
@@ -38,6 +39,7 @@ __all__ = [
     "Interrupted",
     "Machine",
     "MachineDied",
+    "Measured",
     "Network",
     "OwnpaceError",
     "Parameters",
@@ -55,6 +57,7 @@ __all__ = [
     "join",
     "make_algorithm",
     "make_task",
+    "measure",
     "pull",
     "push",
     "read_fleet",
