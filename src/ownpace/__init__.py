@@ -20,7 +20,7 @@ from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.core.version import __version__ as __version__
 from ownpace.drop_in import join
 from ownpace.fleet import Fleet, Machine, Network, read_fleet
-from ownpace.measuring import Measured, measure
+from ownpace.measuring import Measured, measure, measure_loop
 from ownpace.report import Summary
 from ownpace.run import Config, Result, execute, train
 from ownpace.tasks import TASKS, make_task
@@ -58,6 +58,7 @@ __all__ = [
     "make_algorithm",
     "make_task",
     "measure",
+    "measure_loop",
     "pull",
     "push",
     "read_fleet",

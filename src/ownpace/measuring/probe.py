@@ -12,6 +12,7 @@ import json
 import socket
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 
@@ -80,6 +81,8 @@ class Probe(Algorithm):
     # What differs from rank to rank is not shown: ranks compare what they run by how it is shown.
     task: Task | None = field(default=None, repr=False)
     """Whose samples are read, to see how long that takes."""
+    loading: Callable[[int], float] | None = field(default=None, repr=False)
+    """How long it took to read each of so many samples, where a script reads them."""
     report: Path = field(repr=False)
     """A file for what was found."""
     all_write: bool = False
@@ -93,8 +96,9 @@ class Probe(Algorithm):
         s_per_update, sum_s = await _step(me, gradient, self.seconds * STEPPING)
         links = await measure_links(me, gradient, sum_s, self.seconds * LINKS)
         pace = fit_pace(times)
+        load_s = self._load() if self.loading is None else self.loading(self._samples_of(times))
         mine = WorkerTimes(
-            pace.s_per_batch, pace.s_per_sample, pace.jitter, pace.uncertainty, self._load(), s_per_update, len(times)
+            pace.s_per_batch, pace.s_per_sample, pace.jitter, pace.uncertainty, load_s, s_per_update, len(times)
         )
         hosts, workers = await _shared(me, mine)
         found = Findings(hosts, workers, links, gradient.total.nbytes)
@@ -118,6 +122,10 @@ class Probe(Algorithm):
                 times.append((gradient.samples, time.perf_counter() - begun))
             rounds += 1
         return times
+
+    def _samples_of(self, times: list[tuple[int, float]]) -> int:
+        """How many samples were read: those of the times, and those that came before."""
+        return sum(self.sizes) + sum(samples for samples, _ in times)
 
     def _load(self) -> float:
         """How long it takes to read a sample, as part of a batch."""
