@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ownpace.cli import options
 from ownpace.cli.logs import show_logs
-from ownpace.run import Config
+from ownpace.run.config import Config
 from ownpace.run.help import RUN, WRITE
 
 _TAKEN = (
