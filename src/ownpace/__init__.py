@@ -2,7 +2,8 @@
 
 How the parts depend on each other; arrows point one way, and siblings do not import each other:
 
-    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← measuring ← { cli, integrations }
+    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← { measuring, planning } ← auto
+    ← { cli, integrations }
 
 An algorithm is one file of coroutines that *ask* (`core.contract.roles`); an engine answers: in virtual time, or on
 real processes. Start reading at `algorithms/sync.py`, then `core/contract/roles.py`, then `engines/virtual/nodes.py`.
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ownpace.drop_in import join
     from ownpace.fleet import Fleet, Machine, Network, read_fleet
     from ownpace.measuring import Measured, measure, measure_loop
+    from ownpace.planning import Plan, plan
     from ownpace.report import Summary
     from ownpace.run import Config, Result, execute, train
     from ownpace.tasks import TASKS, make_task
@@ -49,6 +51,7 @@ _NAMES = {
     "ownpace.drop_in": "join",
     "ownpace.fleet": "Fleet Machine Network read_fleet",
     "ownpace.measuring": "Measured measure measure_loop",
+    "ownpace.planning": "Plan plan",
     "ownpace.report": "Summary",
     "ownpace.run": "Config Result execute train",
     "ownpace.tasks": "TASKS make_task",
@@ -75,6 +78,7 @@ __all__ = [
     "Network",
     "OwnpaceError",
     "Parameters",
+    "Plan",
     "Result",
     "Server",
     "Summary",
@@ -91,6 +95,7 @@ __all__ = [
     "make_task",
     "measure",
     "measure_loop",
+    "plan",
     "pull",
     "push",
     "read_fleet",
