@@ -2,7 +2,7 @@
 
 How the parts depend on each other; arrows point one way, and siblings do not import each other:
 
-    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← planning
+    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← { measuring, planning } ← auto
     ← { cli, integrations }
 
 An algorithm is one file of coroutines that *ask* (`core.contract.roles`); an engine answers: in virtual time, or on
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ownpace.core.learning.task import Task, TensorSamples
     from ownpace.drop_in import join
     from ownpace.fleet import Fleet, Machine, Network, read_fleet
+    from ownpace.measuring import Measured, measure, measure_loop
     from ownpace.planning import Plan, plan
     from ownpace.report import Summary
     from ownpace.run import Config, Result, execute, train
@@ -49,6 +50,7 @@ _NAMES = {
     "ownpace.core.learning.task": "Task TensorSamples",
     "ownpace.drop_in": "join",
     "ownpace.fleet": "Fleet Machine Network read_fleet",
+    "ownpace.measuring": "Measured measure measure_loop",
     "ownpace.planning": "Plan plan",
     "ownpace.report": "Summary",
     "ownpace.run": "Config Result execute train",
@@ -72,6 +74,7 @@ __all__ = [
     "Interrupted",
     "Machine",
     "MachineDied",
+    "Measured",
     "Network",
     "OwnpaceError",
     "Parameters",
@@ -90,6 +93,8 @@ __all__ = [
     "join",
     "make_algorithm",
     "make_task",
+    "measure",
+    "measure_loop",
     "plan",
     "pull",
     "push",
