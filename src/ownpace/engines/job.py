@@ -14,6 +14,7 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError, shown
 from ownpace.core.contract.events import Groups, Run
 from ownpace.core.contract.target import Target
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.task import Task
@@ -105,8 +106,11 @@ class Job:
         """Samples between evaluations: forty a run, or four an epoch, but never more tests than training."""
         if self.eval_every is not None:
             return self.eval_every
-        num_test = len(self.task.test_samples())
-        return max(self.samples // 40 if self.samples else len(self.task.train_samples()) // 4, num_test)
+        num_test = len(as_samples(self.task.test_samples(), "test_samples()"))
+        return max(
+            self.samples // 40 if self.samples else len(as_samples(self.task.train_samples(), "train_samples()")) // 4,
+            num_test,
+        )
 
     def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate after that many samples."""
@@ -211,7 +215,10 @@ class Job:
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
                 "make it smaller or leave it out"
             )
-        num_train, num_test = len(self.task.train_samples()), len(self.task.test_samples())
+        num_train, num_test = (
+            len(as_samples(self.task.train_samples(), "train_samples()")),
+            len(as_samples(self.task.test_samples(), "test_samples()")),
+        )
         if not num_train or not num_test:
             raise InputError(
                 f"the task has {num_train} samples to train on and {num_test} to test on; it needs some of both"
@@ -225,6 +232,11 @@ class Job:
                 f"{len(self.fleet.workers)} workers, but only {num_train} training samples to share out; "
                 "use sampling 'queue'"
             )
+
+    def _num_data(self) -> tuple[int, int]:
+        """How many samples there are to train on, and to test on."""
+        train = as_samples(self.task.train_samples(), "train_samples()")
+        return len(train), len(as_samples(self.task.test_samples(), "test_samples()"))
 
     def _check_device(self) -> None:
         """Raise if gradients cannot be computed there."""
