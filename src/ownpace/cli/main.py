@@ -15,6 +15,7 @@ import ownpace
 from ownpace.cli.compare import compare
 from ownpace.cli.help import HelpOption, show_help
 from ownpace.cli.list import list_
+from ownpace.cli.report import report
 from ownpace.cli.status import show
 from ownpace.cli.train import train
 from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError, shown
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.command("train", add_help_option=False)(train)
 app.command("compare", add_help_option=False)(compare)
 app.command("show", add_help_option=False)(show)
+app.command("report", add_help_option=False)(report)
 app.command("list", add_help_option=False)(list_)
 
 
