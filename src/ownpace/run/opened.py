@@ -22,6 +22,8 @@ from ownpace.run.resume import saved_content
 
 MOST_FOUND = 1000
 """Runs in one folder."""
+MOST_DETAIL_BYTES = 1 << 27
+"""Of one run; more takes minutes to read, and is not shown anyway."""
 
 
 def find_runs(given: Sequence[Path]) -> list[Path]:
@@ -89,7 +91,7 @@ def open_run(folder: Path, name: str) -> PageRun:
 
 def _readable(path: Path, problems: list[str]) -> Iterator[Event]:
     """The events up to the first that cannot be read: the last line of a run that was killed is often half a line."""
-    events = read_events(path)
+    events = read_events(path, MOST_DETAIL_BYTES)
     yield from _first(events)
     try:
         yield from events

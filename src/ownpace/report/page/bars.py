@@ -30,21 +30,21 @@ def time_bars(digest: RunDigest) -> str:
     if not workers:
         return "<p class=none>The records name no workers.</p>"
     if len(workers) <= MOST_WORKERS:
-        rows = [_bar(worker, shares, "") for worker, shares in workers.items()]
+        rows = [_bar(worker, shares) for worker, shares in workers.items()]
         return f"<div class=bars>{''.join(rows)}</div>"
     rows = []
     for name, members in list(by_class.items())[:MOST_CLASSES]:
         of_class = [workers[member] for member in members]
         busy = [each["compute"] for each in of_class]
         mean = {kind: fmean(each.get(kind, 0.0) for each in of_class) for kind in KINDS}
-        spread = f"computing {percent(min(busy))} to {percent(max(busy))} of their time"
-        rows.append(_bar(f"{name} × {len(members):,}", mean, spread))
+        spread = f"from {percent(min(busy))} to {percent(max(busy))}" if max(busy) - min(busy) > 0.01 else ""
+        rows.append(_bar(f"{name} × {len(members):,}", mean, spread, "bar class"))
     left_out = len(by_class) - len(rows)
     more = f"<p class=none>and {left_out:,} more classes of machines</p>" if left_out else ""
     return f"<div class=bars>{''.join(rows)}</div>{more}"
 
 
-def _bar(name: str, shares: Shares, note: str) -> str:
+def _bar(name: str, shares: Shares, note: str = "", style: str = "bar") -> str:
     compute = min(1.0, shares.get("compute", 0.0))
     wait = min(1.0 - compute, shares.get("wait", 0.0))
     beside = {kind: min(1.0, shares.get(kind, 0.0)) for kind in ("load", "transfer")}
@@ -56,7 +56,7 @@ def _bar(name: str, shares: Shares, note: str) -> str:
         f'<i class="thin {kind}" style="width:{100 * share:.2f}%"></i>' for kind, share in beside.items() if share
     )
     return (
-        f'<div class=bar role=img aria-label="{escape(f"{name}: {said}")}" title="{escape(said)}">'
+        f'<div class="{style}" role=img aria-label="{escape(f"{name}: {said}")}" title="{escape(said)}">'
         f"<span class=who>{escape(name[:60])}</span><span class=track>"
         f'<b class=compute style="width:{100 * compute:.2f}%"></b><b class=wait style="width:{100 * wait:.2f}%"></b>'
         f"{thin}</span><span class=value>{percent(compute)}</span>"

@@ -43,8 +43,7 @@ def summary_table(rows: Sequence[tuple[str, str, Summary]]) -> str:
 def _cells(summary: Summary, target: float | None, early: bool) -> list[tuple[str, str]]:
     cells = []
     if target is not None:
-        time = summary.time_to_target
-        cells.append((f"time to {percent(target, 1)}", "not reached" if time is None else duration(time)))
+        cells.append((f"time to {percent(target, 1)}", _time(summary, target)))
     most = summary.update_samples.max
     cells += [
         ("accuracy", "–" if summary.accuracy is None else percent(summary.accuracy, 1)),
@@ -61,17 +60,26 @@ def _cells(summary: Summary, target: float | None, early: bool) -> list[tuple[st
     return cells
 
 
+def _time(summary: Summary, target: float) -> str:
+    """The time to the target; of a run that has another one, to that."""
+    if summary.target is None:
+        return "–"
+    of_its_own = "" if summary.target == target else f" (to {percent(summary.target, 1)})"
+    return ("not reached" if summary.time_to_target is None else duration(summary.time_to_target)) + of_its_own
+
+
 def differences(settings: Sequence[tuple[str, Mapping[str, object]]]) -> str:
     """The settings that are not the same in all runs, and those asked for first."""
-    names = dict.fromkeys((*_FIRST, *(name for _, each in settings for name in each)))
+    known = [each for _, each in settings if each]  # of a damaged run, none may be known
+    names = dict.fromkeys((*_FIRST, *(name for each in known for name in each)))
     shown = [
         name
         for name in names
-        if any(name in each for _, each in settings)
-        and (len({_text(each.get(name)) for _, each in settings}) > 1 or (len(settings) == 1 and name in _FIRST))
+        if any(name in each for each in known)
+        and (len({_text(each.get(name)) for each in known}) > 1 or (len(known) == 1 and name in _FIRST))
     ]
     if not shown:
-        return "<p>All settings are the same.</p>" if len(settings) > 1 else ""
+        return "<p>All settings are the same.</p>" if len(known) > 1 else ""
     heads = "".join(f"<th scope=col>{escape(name)}</th>" for name, _ in settings)
     body = "".join(
         f"<tr><th scope=row>{escape(name)}</th>"

@@ -110,9 +110,7 @@ def _about(name: str, summary: Summary) -> list[str]:
 def _compared(found: Sequence[Contender]) -> tuple[str, list[str]]:
     tasks = {(each.summaries[0].task, each.summaries[0].target) for each in found}
     if len(tasks) > 1:
-        return f"{len(found)} runs that are not of one kind", [
-            "They have different tasks or targets, so none of them is called the first."
-        ]
+        return f"{len(found)} runs with different tasks or targets", ["So none of them is called the first."]
     if len(found) == 1:
         (name, summaries) = found[0].name, found[0].summaries
         return f"{_alone(name, summaries[0])}, with the first of {len(summaries)} seeds", []

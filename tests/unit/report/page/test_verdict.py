@@ -79,7 +79,7 @@ def test_without_a_target_scores_decide_and_unlike_tasks_are_not_compared():
     assert said(("a", PLAIN), ("b", replace(PLAIN, accuracy=0.95))).startswith("b came furthest: 95.0 %")
     losses = [replace(PLAIN, accuracy=None, loss=loss) for loss in (0.3, 0.2)]
     assert said(("a", losses[0]), ("b", losses[1])).startswith("b came furthest: a loss of 0.2")
-    assert "not of one kind" in said(("a", PLAIN), ("b", replace(PLAIN, task="mnist")))
+    assert "2 runs with different tasks or targets" in said(("a", PLAIN), ("b", replace(PLAIN, task="mnist")))
     none = replace(RACE, time_to_target=None)
     assert said(("a", none), ("b", replace(none, accuracy=0.5))).startswith("None reached 90.0 %; a came furthest")
 

@@ -54,6 +54,12 @@ function seconds(value, among) {
   return `${+(value / size).toPrecision(4)} ${unit}`;
 }
 
+/* Round times in the unit that they are written in. */
+function timeTicks(from, until, about) {
+  const [, size] = UNITS.find(([least]) => until >= least);
+  return ticks(from / size, until / size, about).map((at) => at * size);
+}
+
 class Curves {
   constructor(runs) {
     this.runs = runs;
@@ -107,7 +113,8 @@ class Curves {
   frame(lines, value, over, width, height) {
     const right = Math.max(...lines.map((line) => line.x.at(-1))) || 1;
     const all = lines.flatMap((line) => line.y);
-    const target = value === "accuracy" ? lines[0].run.target : null;
+    const targets = new Set(lines.map((line) => line.run.target).filter((each) => each !== null));
+    const target = value === "accuracy" && targets.size === 1 ? [...targets][0] : null;
     let low = all.reduce((a, b) => Math.min(a, b)), high = all.reduce((a, b) => Math.max(a, b));
     if (target !== null) high = Math.max(high, target);
     // Losses over decades: a logarithmic scale shows the end as well as the beginning.
@@ -133,7 +140,7 @@ class Curves {
       node("line", {class: "grid", x1: frame.left, x2: width - 14, y1: y, y2: y}, svg);
       node("text", {x: frame.left - 8, y: y + 4, "text-anchor": "end"}, svg).textContent = this.text(value, at, true);
     }
-    for (const at of ticks(0, frame.right, width / 100)) {
+    for (const at of (over === "t" ? timeTicks : ticks)(0, frame.right, width / 100)) {
       const label = over === "t" ? seconds(at, frame.right) : shortNumber(at);
       node("text", {x: frame.x(at), y: height - 12, "text-anchor": "middle"}, svg).textContent = label;
     }

@@ -145,7 +145,7 @@ class Timeline {
 
   grid(pen, height) {
     pen.textAlign = "center"; pen.textBaseline = "alphabetic";
-    for (const at of ticks(this.from, this.until, this.plot() / 110)) {
+    for (const at of timeTicks(this.from, this.until, this.plot() / 110)) {
       const x = this.x(at);
       pen.fillStyle = this.colours.line;
       pen.fillRect(x, TOP, 1, height - AXIS - TOP + 4);
