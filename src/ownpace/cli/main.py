@@ -16,8 +16,10 @@ from ownpace.cli.compare import compare
 from ownpace.cli.help import HelpOption, show_help
 from ownpace.cli.list import list_
 from ownpace.cli.report import report
+from ownpace.cli.runs import runs
 from ownpace.cli.status import show
 from ownpace.cli.train import train
+from ownpace.cli.watch import watch
 from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError, shown
 from ownpace.core.learning.out_of_memory import is_out_of_memory
 from ownpace.engines import is_main_process
@@ -41,6 +43,8 @@ app.command("train", add_help_option=False)(train)
 app.command("compare", add_help_option=False)(compare)
 app.command("show", add_help_option=False)(show)
 app.command("report", add_help_option=False)(report)
+app.command("watch", add_help_option=False)(watch)
+app.command("runs", add_help_option=False)(runs)
 app.command("list", add_help_option=False)(list_)
 
 

@@ -68,6 +68,11 @@ def read_events(path: Path, most_bytes: int | None = None) -> Iterator[Event]:
         raise InputError(f"{path} cannot be read: {error}") from None
 
 
+def is_detail(line: bytes) -> bool:
+    """Whether a line of a file is detail, as `to_line` wrote it; it is not decoded for that."""
+    return line.startswith(_DETAIL)
+
+
 def _between(path: Path, most_bytes: int | None) -> tuple[int, int]:
     """From which byte to which one detail is left out."""
     size = path.stat().st_size
@@ -83,7 +88,7 @@ def _events(path: Path, first: int, last: int | None, between: tuple[int, int] =
         for number, line in enumerate(islice(lines, first, last), first + 1):
             at += len(line)
             # By its first bytes, not decoded: there may be gigabytes of it.
-            if between[0] < at < between[1] and line.startswith(_DETAIL):
+            if between[0] < at < between[1] and is_detail(line):
                 left_out += 1
                 continue
             event = _event(path, number, line)
