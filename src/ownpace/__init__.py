@@ -9,20 +9,51 @@ real processes. Start reading at `algorithms/sync.py`, then `core/contract/roles
 What a run is, as users describe it, is in `run/config.py`.
 """
 
-from ownpace.algorithms import ALGORITHMS, make_algorithm
-from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, accumulate_and_step, accumulate_until
-from ownpace.core.blocks.push_pull import pull, push
-from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import Deadlock, DivergenceError, InputError, Interrupted, MachineDied, OwnpaceError
-from ownpace.core.contract.roles import Communicator, Server, Worker
-from ownpace.core.contract.values import Gradient, Parameters
-from ownpace.core.learning.task import Task, TensorSamples
+from typing import TYPE_CHECKING
+
+from ownpace.core.late import late_names
 from ownpace.core.version import __version__ as __version__
-from ownpace.drop_in import join
-from ownpace.fleet import Fleet, Machine, Network, read_fleet
-from ownpace.report import Summary
-from ownpace.run import Config, Result, execute, train
-from ownpace.tasks import TASKS, make_task
+
+if TYPE_CHECKING:
+    from ownpace.algorithms import ALGORITHMS, make_algorithm
+    from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, accumulate_and_step, accumulate_until
+    from ownpace.core.blocks.push_pull import pull, push
+    from ownpace.core.contract.algorithm import Algorithm
+    from ownpace.core.contract.errors import (
+        Deadlock,
+        DivergenceError,
+        InputError,
+        Interrupted,
+        MachineDied,
+        OwnpaceError,
+    )
+    from ownpace.core.contract.roles import Communicator, Server, Worker
+    from ownpace.core.contract.values import Gradient, Parameters
+    from ownpace.core.learning.task import Task, TensorSamples
+    from ownpace.drop_in import join
+    from ownpace.fleet import Fleet, Machine, Network, read_fleet
+    from ownpace.report import Summary
+    from ownpace.run import Config, Result, execute, train
+    from ownpace.tasks import TASKS, make_task
+
+_NAMES = {
+    "ownpace.algorithms": "ALGORITHMS make_algorithm",
+    "ownpace.core.blocks.accumulate": "accumulate accumulate_and_reduce accumulate_and_step accumulate_until",
+    "ownpace.core.blocks.push_pull": "pull push",
+    "ownpace.core.contract.algorithm": "Algorithm",
+    "ownpace.core.contract.errors": "Deadlock DivergenceError InputError Interrupted MachineDied OwnpaceError",
+    "ownpace.core.contract.roles": "Communicator Server Worker",
+    "ownpace.core.contract.values": "Gradient Parameters",
+    "ownpace.core.learning.task": "Task TensorSamples",
+    "ownpace.drop_in": "join",
+    "ownpace.fleet": "Fleet Machine Network read_fleet",
+    "ownpace.report": "Summary",
+    "ownpace.run": "Config Result execute train",
+    "ownpace.tasks": "TASKS make_task",
+}
+"""What users import from here, by module. Each is imported when it is used: torch takes a second to import."""
+if not TYPE_CHECKING:  # a type checker sees the imports above, and would allow any name
+    __getattr__ = late_names(__name__, {name: module for module, names in _NAMES.items() for name in names.split()})
 
 __all__ = [
     "ALGORITHMS",
@@ -60,3 +91,7 @@ __all__ = [
     "read_fleet",
     "train",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,53 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ownpace.algorithms.abs_ import AbsSgd
-from ownpace.algorithms.acco import Acco
-from ownpace.algorithms.async_ import AsyncSgd
-from ownpace.algorithms.backup import BackupSgd
-from ownpace.algorithms.balanced import BalancedSgd
-from ownpace.algorithms.cocod import CocodSgd
-from ownpace.algorithms.dc_async import DcAsyncSgd
-from ownpace.algorithms.diloco import DiLoCo
-from ownpace.algorithms.grouping import GroupingSgd
-from ownpace.algorithms.layered import LayeredSgd
-from ownpace.algorithms.local import LocalSgd
-from ownpace.algorithms.od import OdSgd
-from ownpace.algorithms.overlap_local import OverlapLocalSgd
-from ownpace.algorithms.pace import PaceSgd
-from ownpace.algorithms.pipe import PipeSgd
-from ownpace.algorithms.stale import StaleSgd
-from ownpace.algorithms.staleness_aware import StalenessAwareSgd
-from ownpace.algorithms.stride import StrideSgd
-from ownpace.algorithms.sync import SyncSgd
-from ownpace.algorithms.wp import SimuParallelSgd, WpSgd
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import unknown
+from ownpace.core.late import Registry
 from ownpace.core.settings import build
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    "pace": PaceSgd,
-    "stride": StrideSgd,
-    "sync": SyncSgd,
-    "balanced": BalancedSgd,
-    "abs": AbsSgd,
-    "acco": Acco,
-    "pipe": PipeSgd,
-    "od": OdSgd,
-    "layered": LayeredSgd,
-    "grouping": GroupingSgd,
-    "async": AsyncSgd,
-    "stale": StaleSgd,
-    "dc-async": DcAsyncSgd,
-    "staleness-aware": StalenessAwareSgd,
-    "backup": BackupSgd,
-    "local": LocalSgd,
-    "diloco": DiLoCo,
-    "cocod": CocodSgd,
-    "overlap-local": OverlapLocalSgd,
-    "wp": WpSgd,
-    "simuparallel": SimuParallelSgd,
-}
+ALGORITHMS = Registry[Algorithm](
+    {
+        "pace": "ownpace.algorithms.pace:PaceSgd",
+        "stride": "ownpace.algorithms.stride:StrideSgd",
+        "sync": "ownpace.algorithms.sync:SyncSgd",
+        "balanced": "ownpace.algorithms.balanced:BalancedSgd",
+        "abs": "ownpace.algorithms.abs_:AbsSgd",
+        "acco": "ownpace.algorithms.acco:Acco",
+        "pipe": "ownpace.algorithms.pipe:PipeSgd",
+        "od": "ownpace.algorithms.od:OdSgd",
+        "layered": "ownpace.algorithms.layered:LayeredSgd",
+        "grouping": "ownpace.algorithms.grouping:GroupingSgd",
+        "async": "ownpace.algorithms.async_:AsyncSgd",
+        "stale": "ownpace.algorithms.stale:StaleSgd",
+        "dc-async": "ownpace.algorithms.dc_async:DcAsyncSgd",
+        "staleness-aware": "ownpace.algorithms.staleness_aware:StalenessAwareSgd",
+        "backup": "ownpace.algorithms.backup:BackupSgd",
+        "local": "ownpace.algorithms.local:LocalSgd",
+        "diloco": "ownpace.algorithms.diloco:DiLoCo",
+        "cocod": "ownpace.algorithms.cocod:CocodSgd",
+        "overlap-local": "ownpace.algorithms.overlap_local:OverlapLocalSgd",
+        "wp": "ownpace.algorithms.wp:WpSgd",
+        "simuparallel": "ownpace.algorithms.wp:SimuParallelSgd",
+    }
+)
 DEFAULT = "pace"
 
 

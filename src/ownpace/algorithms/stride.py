@@ -12,13 +12,15 @@ away, lost or counted twice, and all workers' x are equal to the bit.
 
 A round ends when the sum under way has arrived and been taken in, and the worker has made at least its k_i steps. Sums
 arrive everywhere at the same time, so rounds end at about the same time, whatever the paces; and they last as long as a
-sum does, if that is longer than k_i steps. That is all that has to be found: the sum is always hidden, and rounds are
-no longer than that takes. Only where one worker holds a sum up, others wait after M = `max_steps` steps, so no replica
-gets further away than that.
+sum does, if that is longer than k_i steps. That is all that has to be found: the sum is hidden, and rounds are no
+longer than that takes. But not at any price: a worker that has made c_i samples waits for the sum, so no round has more
+than C samples of all workers. And it waits where one sum is late, after twice as many samples as usual: nobody gets far
+away because one machine pauses.
 
     k_i = max(1, K · v_i/v_max · b/b_i)      K = `steps`; v_i: measured pace
     b_i = b · v_i/v_max                      samples of a local step: so steps take all workers equally long
           … or more, at most b               where a round has time for it: four steps or more of that size
+    c_i = C · v_i / Σ_j v_j                  C = `max_batch`; whole steps, at least one
 
 The rule for y_i is CoCoD-SGD's (arXiv 1906.12043), there with equal numbers of steps and equal weights; rounds that end
 by time, as many steps as the pace allows, weights by work and the outer step are ours. With one worker it is the
@@ -31,13 +33,14 @@ optimizer itself. Where each sum arrives before another step begins, it is local
 | P_i, n_i | progress and samples of worker i in a round |
 | Δ | mean progress of a round, weighted by samples |
 | k_i, b_i | the least steps in a round, and the samples of a step, of worker i |
+| C, c_i | the most samples of a round that are made before its sum is waited for, of all workers and of worker i |
 | v_i, v_max | measured pace of worker i, and of the fastest |
 | b | batch size |
 | m, μ, ζ | the outer step's momentum buffer, momentum and learning rate |
 
 | symbol | here |
 |---|---|
-| K, M | `steps`, `max_steps` |
+| K, C | `steps`, `max_batch` |
 | b_i | `micro.size` |
 | ζ, μ | `outer_lr`, `outer_momentum` |
 | Σ n_i P_i, under way | `under_way` |
@@ -45,6 +48,7 @@ optimizer itself. Where each sum arrives before another step begins, it is local
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,8 +57,8 @@ from ownpace.core.blocks.local_round import LocalRound, check_steps
 from ownpace.core.blocks.micro_batch import MicroBatch, Sizing
 from ownpace.core.blocks.outer_step import OuterStep, check_outer_step
 from ownpace.core.blocks.paces import check_smoothing
+from ownpace.core.blocks.round_limit import RoundLimit
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Pending, Worker
 from ownpace.core.contract.values import Gradient
 from ownpace.core.settings import not_negative
@@ -70,8 +74,9 @@ class StrideSgd(Algorithm):
     replicas_identical: ClassVar[bool] = True
     steps: int = 2
     """K: the least local steps of the fastest worker in a round. A round lasts longer where the sum does."""
-    max_steps: int = 512
-    """M: the most local steps of a round that are made before the sum under way is waited for."""
+    max_batch: int | None = None
+    """C: the most samples in a round; each worker makes its part by pace, then waits for the sum under way. None: 32
+    times the batch size times the number of workers; 0: no limit."""
     batch: Sizing = "equal-time"
     """Local steps of sizes that take all workers equally long (equal-time), or of the batch size (fixed)."""
     outer_lr: float = 1.0
@@ -85,11 +90,9 @@ class StrideSgd(Algorithm):
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
-        not_negative(warmup=self.warmup)
+        not_negative(warmup=self.warmup, max_batch=self.max_batch)
         check_outer_step(self.outer_lr, self.outer_momentum)
         check_smoothing(self.smoothing)
-        if self.max_steps < self.steps:
-            raise InputError(f"max_steps is {self.max_steps}, less than the {self.steps} steps of a round; raise it")
 
     async def worker(self, me: Worker) -> None:
         outer = OuterStep(me, self.outer_lr, self.outer_momentum)
@@ -98,8 +101,9 @@ class StrideSgd(Algorithm):
         under_way = strides.hand_in(round_)
         while me.training:
             # By the run's updates: a generation that begins later, after a checkpoint or a failure, warms up no more.
-            most = self.max_steps if me.updates >= self.warmup else 0
-            round_ = await strides.make_until(under_way, LocalRound(me), most)
+            round_ = LocalRound(me)
+            if me.updates >= self.warmup:
+                await strides.make_until(under_way, round_)
             total = await under_way
             strides.learn(total)
             x = outer.take(x, total)
@@ -117,21 +121,31 @@ class Strides:
     """One worker's local steps: how large they are, and how many make a round."""
 
     def __init__(self, me: Worker, settings: StrideSgd) -> None:
+        num_workers = len(me.workers)
         self._me = me
         self._steps = settings.steps
         self._micro = MicroBatch(
-            me.rank, len(me.workers), me.batch_size, settings.batch, settings.smoothing, _SHARE_OF_A_ROUND
+            me.rank, num_workers, me.batch_size, settings.batch, settings.smoothing, _SHARE_OF_A_ROUND
         )
+        self._limit = RoundLimit(settings.max_batch, settings.steps, me.batch_size, num_workers)
         self._handed_in = self._micro.size
 
     @property
     def least(self) -> int:
         """k_i: the steps that make a round; one, until all paces are known."""
-        paces = self._micro.paces
+        paces, size = self._micro.paces, self._micro.size
         if paces is None:
             return 1
         share = paces[self._me.rank] / max(paces)
-        return max(1, round(self._steps * share * self._me.batch_size / self._micro.size))
+        part = self._limit.part(self._me.rank)
+        steps = round(self._steps * share * self._me.batch_size / size)
+        return max(1, steps if part is None else min(steps, part // size))
+
+    @property
+    def _most(self) -> float:
+        """The samples of a round that are made before the sum under way is waited for."""
+        part = self._limit.part(self._me.rank)
+        return self._limit.within(math.inf if part is None else part, self.least * self._micro.size)
 
     async def finish(self, round_: LocalRound) -> LocalRound:
         """Make the steps that are missing to a round."""
@@ -139,11 +153,13 @@ class Strides:
             pass
         return round_
 
-    async def make_until(self, pending: Pending[object], round_: LocalRound, most: int) -> LocalRound:
-        """Make steps until `pending` is done, and no more than `most`."""
-        while round_.steps < most and not pending.done and await self._step(round_):
-            pass
-        return round_
+    async def make_until(self, pending: Pending[object], round_: LocalRound) -> None:
+        """Make steps until `pending` is done, or it is to be waited for."""
+        most, size = self._most, self._micro.size
+        while not pending.done and round_.samples + size <= most:
+            if not await self._step(round_):
+                return  # no data is left: that says nothing about how long sums take
+        self._limit.learn(round_.samples, waited=not pending.done)
 
     async def _step(self, round_: LocalRound) -> bool:
         """One step; false where no data is left."""
@@ -159,3 +175,5 @@ class Strides:
     def learn(self, total: Gradient) -> None:
         """Learn all workers' paces from a sum."""
         self._micro.learn(total.contributions, self._handed_in)
+        if self._micro.paces is not None:
+            self._limit.follow(self._micro.paces)

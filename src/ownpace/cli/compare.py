@@ -5,27 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from ownpace.algorithms import ALGORITHMS
 from ownpace.cli import options
+from ownpace.cli.completion import several_of
 from ownpace.cli.logs import show_logs
-from ownpace.cli.progress import Live
-from ownpace.cli.show import draw, show_remarks
 from ownpace.core.contract.errors import DivergenceError, InputError, NotWritten, unknown
 from ownpace.core.whole_file import write_text
-from ownpace.engines import Job
-from ownpace.report.outline import RunOutline
-from ownpace.report.summary import Summary
-from ownpace.report.table import comparison_table
-from ownpace.run import Config, Result, execute
-from ownpace.run.config import help_of
+from ownpace.run.config import Config, help_of
 from ownpace.run.help import RUN
-from ownpace.run.names import label
 from ownpace.run.place import COMPARISON, FIGURE, check_comparison, check_run
+
+if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help` must not wait
+    from ownpace.engines import Job
+    from ownpace.report.outline import RunOutline
+    from ownpace.report.summary import Summary
+    from ownpace.run import Result
 
 Runs = Sequence[tuple[Config, Path]]
 """What to run, and the folder of each."""
@@ -38,6 +37,7 @@ Algorithms = Annotated[
         help=f"{help_of('algorithm').text} Several, with commas between.",
         metavar="NAMES",
         show_default=DEFAULT_ALGORITHMS,
+        autocompletion=several_of(ALGORITHMS),
         rich_help_panel=RUN,
     ),
 ]
@@ -91,6 +91,8 @@ def compare(
 
     Each run gets its own folder in --out, next to comparison.json and figure.png.
     """
+    from ownpace.run.names import label
+
     show_logs(verbose)
     names = _names(algorithms)
     numbers = [given.config(config).seed] if seeds is None else _seeds(seeds)
@@ -117,6 +119,9 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
     """The results of one run after the other, until one ends in an error that is not its algorithm's; and what a figure
     shows of each.
     """
+    from ownpace.cli.progress import Live
+    from ownpace.run import execute
+
     jobs: list[Job] = []
     for config, place in runs:  # so that bad input is found before anything runs
         jobs.append(config.job(place))
@@ -143,6 +148,9 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
 
 
 def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_json: bool) -> None:
+    from ownpace.cli.show import draw, show_remarks
+    from ownpace.report.table import comparison_table
+
     content = {"runs": [result.as_dict() for result in results], "out": str(folder)}
     # Before anything is drawn: a figure that fails must not cost the results.
     try:
@@ -205,6 +213,8 @@ def _name(summary: Summary, both: bool) -> str:
 
 def _folder_name(config: Config, seeds: list[int]) -> str:
     """The name of a run's folder."""
+    from ownpace.run.names import label
+
     parts = [label(config.algorithm)]
     if config.engine == "virtual":
         parts.append("virtual")

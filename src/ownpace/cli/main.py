@@ -12,17 +12,9 @@ from typing import Annotated, NoReturn
 import typer
 
 import ownpace
-from ownpace.cli.compare import compare
+from ownpace.cli.commands import Commands, register_all
 from ownpace.cli.help import HelpOption, show_help
-from ownpace.cli.list import list_
-from ownpace.cli.report import report
-from ownpace.cli.runs import runs
-from ownpace.cli.status import show
-from ownpace.cli.train import train
-from ownpace.cli.watch import watch
 from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError, shown
-from ownpace.core.learning.out_of_memory import is_out_of_memory
-from ownpace.engines import is_main_process
 
 # What typer raises for bad usage; newer versions bring their own copy of click, where these live.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
@@ -32,20 +24,14 @@ MOST_CHARACTERS = 2000
 _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 """What says that a path was given which none can be; other errors of the system are explained where they happen."""
 app = typer.Typer(
+    cls=Commands,
     # Help and errors are laid out by us, and tracebacks of bugs are Python's own.
-    add_completion=False,
     add_help_option=False,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 diverged, 4 a machine died, 5 deadlock, "
     "6 not all could be written, 130 Ctrl-C.",
 )
-app.command("train", add_help_option=False)(train)
-app.command("compare", add_help_option=False)(compare)
-app.command("show", add_help_option=False)(show)
-app.command("report", add_help_option=False)(report)
-app.command("watch", add_help_option=False)(watch)
-app.command("runs", add_help_option=False)(runs)
-app.command("list", add_help_option=False)(list_)
+register_all(app)
 
 
 def _version(wanted: bool) -> None:
@@ -83,11 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ClickException as error:
         _fail(_usage(error, arguments), InputError.exit_code)
     except OwnpaceError as error:
+        from ownpace.engines import is_main_process
+
         # Another process has printed it: under torchrun, every rank would repeat the same line.
         if error.told and not is_main_process():
             sys.exit(error.exit_code)
         _fail(str(error), error.exit_code)
     except (MemoryError, RuntimeError) as error:
+        from ownpace.core.learning.out_of_memory import is_out_of_memory
+
         if not is_out_of_memory(error):
             raise
         _fail("there is not enough memory; use a smaller task, model or batch, or fewer workers", InputError.exit_code)

@@ -6,19 +6,20 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
 import typer
 
+from ownpace.cli.completion import KNOWN, one_of
 from ownpace.cli.help import HelpOption
 from ownpace.cli.logs import LEVELS
 from ownpace.core.contract.errors import InputError
 from ownpace.core.settings import choices, fits
-from ownpace.run import Config
-from ownpace.run.config import field_types, help_of
+from ownpace.run.config import Config, help_of
+from ownpace.run.fields import option_types_of
 from ownpace.run.help import RUN, WRITE
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
@@ -104,7 +105,7 @@ def with_run_options(*left_out: str) -> Callable[[Callable[..., None]], Callable
 def _option(name: str) -> Parameter:
     """The option for one field. Its default is None, which says that it was not given; `--help` shows the field's."""
     field, about = Config.__dataclass_fields__[name], help_of(name)
-    hint = field_types()[name]
+    hint = _types()[name]
     kind = _kind(hint)
     flag = f"--{name.replace('_', '-')}"
     names = about.option.split("/") if about.option else [flag]
@@ -120,10 +121,16 @@ def _option(name: str) -> Parameter:
         metavar=about.metavar or ("|".join(known) if known else _METAVARS.get(kind)),
         show_default="on" if default is True else False if shown is None else str(shown),
         rich_help_panel=about.panel,
+        autocompletion=one_of(offered) if (offered := KNOWN.get(name, known)) else None,
     )
     # A type checker takes what follows for types, which they are only at run time.
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+@cache
+def _types() -> dict[str, object]:
+    return option_types_of(Config)
 
 
 def _kind(hint: object) -> type:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from ownpace.cli.help import HelpOption
 from ownpace.cli.options import Json
-from ownpace.report.table import comparison_table
-from ownpace.run.standing import RunStanding, standing_of
+
+if TYPE_CHECKING:
+    from ownpace.run.standing import RunStanding
 
 
 def show(
@@ -22,6 +23,9 @@ def show(
     help_: HelpOption = False,
 ) -> None:
     """Show where a run stands: how far it came, which checkpoints are whole, and how to go on."""
+    from ownpace.report.table import comparison_table
+    from ownpace.run.standing import standing_of  # torch, for which `--help` must not wait
+
     found = standing_of(run)
     if as_json:
         typer.echo(json.dumps(found.as_dict()))

@@ -8,27 +8,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 from rich.console import Console
 
 from ownpace.cli import options
 from ownpace.cli.logs import show_logs
-from ownpace.cli.progress import Live
-from ownpace.cli.show import draw, show_remarks
 from ownpace.core.contract.errors import InputError, OwnpaceError
-from ownpace.core.learning.state_file import StateFile
-from ownpace.engines import is_main_process, is_next_in_line, num_ranks
-from ownpace.report.outline import RunOutline
-from ownpace.report.table import comparison_table
-from ownpace.run import Config, Result, execute
-from ownpace.run.again import started_again
-from ownpace.run.checkpoints import Checkpoints, readable
-from ownpace.run.names import label
 from ownpace.run.place import FIGURE
-from ownpace.run.recording import go_on_from
-from ownpace.run.resume import Resumption, find_resumption
+
+if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help` must not wait
+    from ownpace.report.outline import RunOutline
+    from ownpace.run import Config, Result
+    from ownpace.run.resume import Resumption
 
 
 @options.with_run_options()
@@ -53,6 +46,10 @@ def train(
 
     Results go into a folder: config.json, events.jsonl, checkpoints, model.safetensors, summary.json, figure.png.
     """
+    from ownpace.engines import is_main_process, num_ranks
+    from ownpace.run.again import started_again
+    from ownpace.run.names import label
+
     show_logs(verbose)
     if insecure:  # of this start, not of the run: no configuration file should say it
         os.environ["OWNPACE_INSECURE"] = "1"
@@ -79,6 +76,8 @@ def train(
 
 
 def _take_part(described: Config, folder: Path, resumption: Resumption | None) -> NoReturn:
+    from ownpace.run import execute
+
     with _speaking_for_the_first(folder):
         error = execute(described, folder, resumption=resumption).error
     raise SystemExit(0 if error is None else error.exit_code)
@@ -87,6 +86,11 @@ def _take_part(described: Config, folder: Path, resumption: Resumption | None) -
 @contextmanager
 def _speaking_for_the_first(folder: Path) -> Iterator[None]:
     """If rank 0 is gone, which speaks for the run, the next one says so, and how to go on."""
+    from ownpace.core.learning.state_file import StateFile
+    from ownpace.engines import is_next_in_line
+    from ownpace.run.checkpoints import Checkpoints, readable
+    from ownpace.run.recording import go_on_from
+
     try:
         yield
     except OwnpaceError as error:
@@ -102,6 +106,10 @@ def _speaking_for_the_first(folder: Path) -> Iterator[None]:
 
 def _run(config: Config, folder: Path, resumption: Resumption | None, *, overwrite: bool) -> tuple[Result, RunOutline]:
     """Run it with a bar that shows how far it is."""
+    from ownpace.cli.progress import Live
+    from ownpace.run import execute
+    from ownpace.run.names import label
+
     with Live(Console(stderr=True)) as live:
         bar = live.add(label(config.algorithm))
         result = execute(
@@ -121,12 +129,17 @@ def _resumption(resume: Path | None, config: Path | None, given: options.Given) 
     """What the run goes on from, if it is to."""
     if resume is None:
         return None
+    from ownpace.run.resume import find_resumption
+
     if config is not None:
         raise InputError(f"--resume takes the run's own configuration, but --config was given {config}; drop one")
     return find_resumption(resume, given.fields)
 
 
 def _show(result: Result, figure: Mapping[str, RunOutline]) -> None:
+    from ownpace.cli.show import draw, show_remarks
+    from ownpace.report.table import comparison_table
+
     console = Console()
     console.print(comparison_table([result.summary]))
     show_remarks([result], console)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 from ownpace.algorithms import ALGORITHMS
+from ownpace.algorithms.stride import StrideSgd
 from ownpace.core.blocks.varying_batch import VaryingBatch
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.report.summary import Summary
@@ -26,7 +27,7 @@ def last_line(summary: Summary, algorithm: Algorithm, num_workers: int) -> str:
 
 
 def warn_of_large_updates(summary: Summary, algorithm: Algorithm, batch_size: int, num_workers: int) -> None:
-    """Warn if an update had more than twice the samples that were asked for, and nobody allowed that.
+    """Warn if updates had more than twice the samples that were asked for, and nobody allowed that.
 
     Args:
         summary: Of the run.
@@ -34,18 +35,39 @@ def warn_of_large_updates(summary: Summary, algorithm: Algorithm, batch_size: in
         batch_size: The most samples that the script has taken for one step.
         num_workers: How many there are.
     """
-    if not isinstance(algorithm, VaryingBatch):
-        return  # the others prescribe the samples of an update
+    words = None
+    if isinstance(algorithm, VaryingBatch):
+        words = _of_varying(summary, algorithm, batch_size, num_workers)
+    elif isinstance(algorithm, StrideSgd):
+        words = _of_rounds(summary, algorithm, batch_size * num_workers)
+    # The others prescribe the samples of an update.
+    if words is not None:
+        warnings.warn(f"ownpace: {words}", stacklevel=3)
+
+
+def _of_varying(summary: Summary, algorithm: VaryingBatch, batch_size: int, num_workers: int) -> str | None:
     asked = algorithm.target_batch or batch_size * num_workers
     allowed = max(_TOO_MUCH * asked, algorithm.max_batch or 0)
     # Whoever turned off a bound that there is otherwise has allowed it.
     turned_off = algorithm.max_batch == 0 and type(algorithm).max_batch is None
     largest = summary.update_samples.max or 0
-    if largest > allowed and not turned_off:
-        what = "target_batch" if algorithm.target_batch else f"{batch_size} samples × {num_workers} workers"
-        warnings.warn(
-            f"ownpace: an update had {largest:,} samples, where {asked:,} were asked for ({what}), at the same "
-            "learning rate; max_batch bounds the samples of an update and target_batch prescribes them, as in "
-            f'join(…, parameters={{"max_batch": {_TOO_MUCH * asked}}})',
-            stacklevel=3,
-        )
+    if largest <= allowed or turned_off:
+        return None
+    what = "target_batch" if algorithm.target_batch else f"{batch_size} samples × {num_workers} workers"
+    return (
+        f"an update had {largest:,} samples, where {asked:,} were asked for ({what}), at the same "
+        "learning rate; max_batch bounds the samples of an update and target_batch prescribes them, as in "
+        f'join(…, parameters={{"max_batch": {_TOO_MUCH * asked}}})'
+    )
+
+
+def _of_rounds(summary: Summary, algorithm: StrideSgd, batches: int) -> str | None:
+    """Of rounds that were long on average: that one is, where a machine pauses, does no harm."""
+    asked, mean = algorithm.steps * batches, summary.update_samples.mean
+    if mean <= _TOO_MUCH * asked or algorithm.max_batch is not None:
+        return None
+    return (
+        f"a round of stride had {mean:,.0f} samples on average, where {asked:,} were asked for ({algorithm.steps} "
+        "steps of each worker): local steps go on while a sum is under way, and sums were slow; shorter rounds learn "
+        f'more from the same samples, but wait: join(…, parameters={{"max_batch": {asked}}}), or a larger batch size'
+    )

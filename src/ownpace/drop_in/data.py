@@ -18,8 +18,8 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from ownpace.core.choices import Sampling
 from ownpace.core.contract.errors import InputError, unknown
-from ownpace.core.learning.sampling import Sampling
 from ownpace.core.settings import positive
 
 Kind = Literal["map", "stream", "function"]

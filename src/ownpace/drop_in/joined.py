@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ownpace.core.choices import Sampling
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.sampling import Sampling
 from ownpace.drop_in.batches import Batches
 from ownpace.drop_in.closing import last_line, warn_of_large_updates
 from ownpace.drop_in.data import Asked, read_data

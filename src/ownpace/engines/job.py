@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ownpace.core.choices import Evaluate, OnFailure, Precision, Sampling
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError, shown
 from ownpace.core.contract.events import Groups, Run
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.plain_state import PlainState
-from ownpace.core.learning.sampling import Sampling
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import at_most, positive
 from ownpace.fleet import Fleet, ServerMachine
 
-Evaluate = Literal["during", "after"]
-Precision = Literal["float32", "bfloat16", "float16"]
 MOST_SECONDS = 1e12
 """Of a run in virtual time, too: far beyond, a clock that counts seconds cannot tell steps apart."""
-OnFailure = Literal["continue", "restart", "stop"]
 OnCheckpoint = Callable[[PlainState], None]
 """Gets the state of a run between two of its generations, when nothing is in flight.
 

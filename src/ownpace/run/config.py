@@ -7,24 +7,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ownpace.algorithms import ALGORITHMS, DEFAULT
+from ownpace.core.choices import OPTIMIZERS, Evaluate, OnFailure, Precision, Sampling
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import InputError, shown, unknown
-from ownpace.core.learning.optimizer import ELEMENTWISE, Build, OptimizerSpec
-from ownpace.core.learning.sampling import Sampling
+from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.schedule import Schedule, ScheduleShape
-from ownpace.core.learning.task import Task
-from ownpace.core.settings import choices, describe_type, fits, not_negative, positive, values_of
+from ownpace.core.settings import not_negative, positive, values_of
 from ownpace.core.whole_file import write_text
-from ownpace.engines import Job, num_ranks
-from ownpace.engines.job import Evaluate, OnFailure, Precision
 from ownpace.fleet import PRESETS, Fleet, read_fleet
-from ownpace.run import config_file
+from ownpace.run.fields import check_type, helps_of, types_of
 from ownpace.run.help import FAIL, LEARN, RUN, STOP, WRITE, Help
-from ownpace.run.names import algorithm_of, label, optimizer_of, task_of
 from ownpace.tasks import TASKS
+
+if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help` must not wait
+    from ownpace.core.learning.optimizer import Build, OptimizerSpec
+    from ownpace.core.learning.task import Task
+    from ownpace.engines import Job
 
 CONFIG = "config.json"
 DEFAULT_EPOCHS = 20
@@ -80,7 +80,7 @@ class Config:
 
     batch_size: Annotated[int, Help("Samples of each worker per update.", LEARN)] = 32
     micro_batch: Annotated[int | None, Help("Samples per gradient computation at most (default: all).", LEARN)] = None
-    optimizer: Annotated[str | Build, Help(f"The optimizer: {_names(ELEMENTWISE)}.", LEARN)] = "sgd"
+    optimizer: Annotated[str | Build, Help(f"The optimizer: {_names(OPTIMIZERS)}.", LEARN)] = "sgd"
     lr: Annotated[float, Help("Learning rate.", LEARN)] = 0.05
     momentum: Annotated[float, Help("Momentum (sgd, rmsprop).", LEARN)] = 0.0
     nesterov: Annotated[bool, Help("Nesterov's momentum (sgd).", LEARN)] = False
@@ -137,7 +137,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, hint in field_types().items():
-            _check(name, getattr(self, name), hint)
+            check_type(name, getattr(self, name), hint)
 
     @classmethod
     def load(cls, path: str | Path, **instead: object) -> Config:
@@ -146,6 +146,8 @@ class Config:
         Raises:
             InputError: The file cannot be read, or something in it cannot be used.
         """
+        from ownpace.run import config_file
+
         with contextlib.suppress(OSError, ValueError):  # a name that no file can have, which reading finds out again
             path = Path(path) / CONFIG if Path(path).is_dir() else path
         path = Path(path)
@@ -158,6 +160,8 @@ class Config:
 
     def save(self, path: str | Path) -> None:
         """Write a file that `load` reads."""
+        from ownpace.run import config_file
+
         write_text(Path(path), config_file.to_text(values_of(self)))
 
     def override(self, **changes: object) -> Config:
@@ -189,6 +193,9 @@ class Config:
         Raises:
             InputError: A name is unknown or a value cannot be used.
         """
+        from ownpace.engines import Job
+        from ownpace.run.names import algorithm_of, label, task_of
+
         if self.log_files and out is None:
             raise InputError("log_files needs a folder to write to; name it with out, or leave log_files out")
         task = task_of(self.task, self.model, self.task_parameters)
@@ -228,9 +235,14 @@ class Config:
     @property
     def engine_name(self) -> Engine:
         """The engine that runs this."""
+        from ownpace.engines import num_ranks
+
         return self.engine or ("virtual" if num_ranks() is None else "process")
 
     def _optimizer(self) -> OptimizerSpec:
+        from ownpace.core.learning.optimizer import OptimizerSpec
+        from ownpace.run.names import optimizer_of
+
         optimizer = optimizer_of(self.optimizer)
         return OptimizerSpec(
             name=optimizer if isinstance(optimizer, str) else "sgd",
@@ -260,11 +272,13 @@ class Config:
 
 def help_of(name: str) -> Help:
     """The help of a field."""
-    return _helps()[name]
+    return helps_of(Config)[name]
 
 
 def default_fleet() -> str:
     """The fleet where none is named."""
+    from ownpace.engines import num_ranks
+
     ranks = num_ranks()
     return "4,2,1,1" if ranks is None else f"x{ranks}"
 
@@ -272,6 +286,8 @@ def default_fleet() -> str:
 @cache
 def shared_with_job() -> tuple[str, ...]:
     """The fields that `Job` has under the same name and with the same meaning: those that need no resolving."""
+    from ownpace.engines import Job
+
     resolved = {"algorithm", "task", "fleet", "optimizer", "samples"}
     return tuple(field.name for field in fields(Job) if field.name in field_types() and field.name not in resolved)
 
@@ -279,22 +295,4 @@ def shared_with_job() -> tuple[str, ...]:
 @cache
 def field_types() -> dict[str, object]:
     """Each field's type, without its help."""
-    return get_type_hints(Config)
-
-
-@cache
-def _helps() -> dict[str, Help]:
-    hints = get_type_hints(Config, include_extras=True)
-    return {name: about for name, hint in hints.items() for about in hint.__metadata__ if isinstance(about, Help)}
-
-
-def _check(name: str, value: object, hint: object) -> None:
-    if fits(value, hint):
-        return
-    if isinstance(value, type):
-        raise InputError(f"{name} is the class {value.__name__}; give an instance: {name}={value.__name__}(…)")
-    known = choices(hint)
-    if known and isinstance(value, str):
-        raise unknown(name, value, known)
-    example = ', as in fleet="4,2,1,1"' if name == "fleet" else ""
-    raise InputError(f"{name} is {shown(value)}; it must be {describe_type(hint)}{example}")
+    return types_of(Config)

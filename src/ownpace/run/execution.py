@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ParamSpec, TypeVar, get_type_hints
+from typing import ParamSpec, TypeVar
 
 from ownpace.algorithms import ALGORITHMS
 from ownpace.core.contract.algorithm import Algorithm
@@ -18,6 +18,7 @@ from ownpace.engines.job import OnProgress
 from ownpace.run.again import note_failure, started_again
 from ownpace.run.checkpoints import Checkpoints, CheckpointWriter
 from ownpace.run.config import Config, help_of
+from ownpace.run.fields import types_of
 from ownpace.run.folder import RunFolder
 from ownpace.run.recording import Recording, Result
 from ownpace.run.resume import Resumption, find_resumption
@@ -125,12 +126,13 @@ class _TrainArguments(Config):
     resume: str | Path | None = None
 
 
-def _takes(arguments: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+def _takes(arguments: Callable[P, Config]) -> Callable[[Callable[..., T]], Callable[P, T]]:
     """Give a function the arguments of a dataclass: for type checkers and editors, and at run time for `help()`.
 
     So the arguments are written down once, with their types and defaults, in `Config`.
     """
-    hints = get_type_hints(arguments)
+    assert isinstance(arguments, type)
+    hints = types_of(arguments)
     signature = inspect.signature(arguments)
     # Types instead of the strings that dataclasses keep: help() then shows them readably.
     parameters = [p.replace(annotation=hints[name]) for name, p in signature.parameters.items()]

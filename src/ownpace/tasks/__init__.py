@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ownpace.core.contract.errors import InputError, unknown
-from ownpace.core.learning.task import Task
+from ownpace.core.late import Registry, late_names
 from ownpace.core.settings import build, describe
-from ownpace.tasks.convex import Quadratic, Svmlight
-from ownpace.tasks.image_folder import Images
-from ownpace.tasks.images import Cifar10, Cifar100, Digits, FashionMnist, Mnist
 
-TASKS: dict[str, type[Task]] = {
-    "digits": Digits,
-    "mnist": Mnist,
-    "fashion-mnist": FashionMnist,
-    "cifar10": Cifar10,
-    "cifar100": Cifar100,
-    "images": Images,
-    "svmlight": Svmlight,
-    "quadratic": Quadratic,
+if TYPE_CHECKING:
+    from ownpace.core.learning.task import Task
+    from ownpace.tasks.convex import Quadratic, Svmlight
+    from ownpace.tasks.image_folder import Images
+    from ownpace.tasks.images import Cifar10, Cifar100, Digits, FashionMnist, Mnist
+
+_PLACES = {
+    "digits": "ownpace.tasks.images:Digits",
+    "mnist": "ownpace.tasks.images:Mnist",
+    "fashion-mnist": "ownpace.tasks.images:FashionMnist",
+    "cifar10": "ownpace.tasks.images:Cifar10",
+    "cifar100": "ownpace.tasks.images:Cifar100",
+    "images": "ownpace.tasks.image_folder:Images",
+    "svmlight": "ownpace.tasks.convex:Svmlight",
+    "quadratic": "ownpace.tasks.convex:Quadratic",
 }
+TASKS: Registry[Task] = Registry(_PLACES)
+if not TYPE_CHECKING:  # a type checker sees the imports above, and would allow any name
+    __getattr__ = late_names(__name__, {cls: module for module, _, cls in (p.partition(":") for p in _PLACES.values())})
 
 
 def models_of(name: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tests.conformance.plain.draws import OwnData
 from tests.conformance.plain.model import Sgd, added, gradient_sum, loss, start
-from tests.conformance.plain.ring import shares
+from tests.conformance.plain.ring import divided, shares
 from tests.conformance.plain.setting import Result, Setting, Step
 from torch import Tensor
 
@@ -26,8 +26,16 @@ class Alone:
         """Of the round so far: a sum of steps, not a difference of places."""
         self.count = 0
         self.samples = 0
+        self.needed: list[float] = []
+        """Samples made while each sum so far was under way."""
+        self.hides = False
+        """Whether a sum was hidden so far."""
         self._setting, self._rank, self._data = setting, rank, data
         self._sgd = Sgd(setting)
+
+    @property
+    def size(self) -> int:
+        return self._setting.batch_size
 
     def step(self, size: int | None = None) -> None:
         setting = self._setting
@@ -50,18 +58,18 @@ class Alone:
 
 def strides(
     setting: Setting,
-    least: Sequence[int],
+    steps: int,
     *,
-    most: int = 10**9,
+    max_batch: int | None = None,
     warmup: int = 0,
     outer_lr: float = 1.0,
     outer_momentum: float = 0.0,
 ) -> Result:
-    """Stride with local steps of the batch size; `least` by rank, once paces are known: before, it is one."""
+    """Stride with local steps of the batch size."""
     data = OwnData(setting)
     workers = [Alone(setting, rank, data) for rank in range(setting.num_workers)]
     x, momentum, samples = start(), start() * 0, 0
-    steps: list[Step] = []
+    made: list[Step] = []
     for worker in workers:
         worker.step()
     handed, stale = [worker.hand_in() for worker in workers], False
@@ -74,25 +82,55 @@ def strides(
         momentum = outer_momentum * momentum + mean
         x = x - outer_lr * (mean + outer_momentum * momentum)
         last = samples >= setting.samples
-        bound = 0 if len(steps) < warmup else most
-        for worker in workers:
-            # Alone, a sum takes no time; still it is not there at the very moment that it is asked for.
-            while not last and worker.count < bound and worker.now <= arrival:
-                worker.step()
+        bounds = lengths(setting, steps, max_batch, by_pace=len(made) > 0)
+        for worker, (least, most) in zip(workers, bounds, strict=True):
+            if not last and len(made) >= warmup:
+                go_on_alone(worker, arrival, usual(worker, least, most))
             worker.now = max(worker.now, arrival)
             worker.heard = samples + whole
             worker.at = x - worker.progress
         samples += whole
-        steps.append(Step(min(worker.now for worker in workers), whole, int(stale), loss(x)))
+        made.append(Step(min(worker.now for worker in workers), whole, int(stale), loss(x)))
         if last:
             break
         # A round whose first step was made before this sum came is one update late when it is applied.
         stale = any(worker.count for worker in workers)
-        for rank, worker in enumerate(workers):
-            while samples < setting.samples and worker.count < least[rank]:
+        for worker, (least, _) in zip(workers, lengths(setting, steps, max_batch, by_pace=True), strict=True):
+            while samples < setting.samples and worker.samples < least:
                 worker.step()
         handed = [worker.hand_in() for worker in workers]
-    return Result(x, steps)
+    return Result(x, made)
+
+
+def lengths(setting: Setting, steps: int, max_batch: int | None, *, by_pace: bool) -> list[tuple[float, float]]:
+    """Of each worker, the samples that make a round, and the most that it may have; by pace, once paces are known."""
+    size, fastest = setting.batch_size, max(setting.paces)
+    whole = max(32, 2 * steps) * size * setting.num_workers if max_batch is None else max_batch
+    parts: list[float] = [math.inf] * setting.num_workers
+    if whole:
+        parts = list(divided(whole, setting, by_pace=by_pace))
+    count = [steps * pace / fastest if by_pace else 1 for pace in setting.paces]
+    return [(max(1, min(round(k), part // size)) * size, part) for k, part in zip(count, parts, strict=True)]
+
+
+def usual(worker: Alone, least: float, most: float) -> float:
+    """The most samples of a round: no more than twice what the last five sums needed, the middle one of them."""
+    last = sorted(worker.needed[-5:]) or [2 * least]
+    middle = (last[(len(last) - 1) // 2] + last[len(last) // 2]) / 2
+    return min(most, 2 * max(least, middle))
+
+
+def go_on_alone(worker: Alone, arrival: float, most: float) -> None:
+    """Steps while a sum is under way."""
+    # Alone, a sum takes no time; still it is not there at the very moment that it is asked for.
+    while worker.now <= arrival:
+        if worker.samples + worker.size > most:
+            # It would have been more. As long as all were so, the last one counts alone: they are ever longer.
+            worker.needed = [*(worker.needed if worker.hides else ()), 2 * worker.samples]
+            return
+        worker.step()
+    worker.needed = [*(worker.needed if worker.hides else ()), worker.samples]
+    worker.hides = True
 
 
 def decoupled(setting: Setting, steps: int) -> Result:

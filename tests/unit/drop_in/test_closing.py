@@ -81,3 +81,18 @@ def test_larger_updates_than_asked_for_are_warned_of(
         assert f"an update had {largest:,} samples" in str(caught[0].message)
         assert "max_batch" in str(caught[0].message)
         assert "target_batch" in str(caught[0].message)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "mean", "warns"),
+    [({}, 512.0, False), ({}, 513.0, True), ({"steps": 5}, 513.0, False), ({"max_batch": 10**6}, 10**5, False)],
+)
+def test_longer_rounds_than_asked_for_are_warned_of(parameters: dict[str, object], mean: float, warns: bool) -> None:
+    summary = dataclasses.replace(ended(10**6), update_samples=UpdateSamples(mean, 10**6))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_large_updates(summary, make_algorithm("stride", parameters), 32, 4)
+    assert bool(caught) == warns
+    if warns:
+        assert "a round of stride had 513 samples on average, where 256 were asked for" in str(caught[0].message)
+        assert '"max_batch": 256' in str(caught[0].message)

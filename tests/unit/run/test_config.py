@@ -16,6 +16,7 @@ from ownpace.core.contract.errors import InputError
 from ownpace.engines import ENGINES, Job
 from ownpace.run import Config
 from ownpace.run.config import Engine, help_of, shared_with_job
+from ownpace.run.fields import types_of
 from ownpace.tasks import Digits, Quadratic
 
 
@@ -32,7 +33,7 @@ def test_engines_are_those_there_are():
 
 
 def test_fields_that_the_job_takes_over_have_the_same_type_and_default_there():
-    ours, theirs = get_type_hints(Config), get_type_hints(Job)
+    ours, theirs = types_of(Config), get_type_hints(Job)
     defaults = {field.name: field.default for field in fields(Config)}
     for field in fields(Job):
         if field.name in shared_with_job():

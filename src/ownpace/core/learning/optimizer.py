@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.contract.values import Shard
+from ownpace.core.learning import fused_sgd
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.core.learning.norms import length
@@ -168,6 +169,7 @@ class FlatOptimizer:
         lr_factor: float = 1.0,
         donate: bool = False,
         in_place: bool = False,
+        alone: bool = False,
     ) -> tuple[Tensor, State]:
         """One step from `values` and `state`: returns new ones and leaves `values` as it was.
 
@@ -180,7 +182,10 @@ class FlatOptimizer:
             lr_factor: By what the optimizer's learning rates are multiplied.
             donate: `state` may be overwritten, because it is not needed any more.
             in_place: And so may `values`.
+            alone: Nobody else has to get the same bits from it: on a GPU, the fastest arithmetic will do.
         """
+        if alone and self._whole and fused_sgd.is_possible(self._optimizer, values):
+            return self._fused(values if in_place else values.clone(), state, total, samples, lr_factor, donate)
         total = total if self._clip_norm is None else clipped(total, self._clip_norm * samples)
         if self._is_plain_sgd:
             return self._sgd(values, state, total, samples, lr_factor, donate, in_place)
@@ -243,6 +248,19 @@ class FlatOptimizer:
             return values, [{"momentum_buffer": buffer}]
         # A schedule may have set momentum to 0 for now: torch then leaves the buffer as it is.
         return values, state if donate else clone(state)
+
+    def _fused(
+        self, values: Tensor, state: State, total: Tensor, samples: int, lr_factor: float, donate: bool
+    ) -> tuple[Tensor, State]:
+        """SGD in one kernel."""
+        state = state if donate else clone(state)
+        buffer = state[0].get("momentum_buffer")
+        scale: Tensor | float = 1 / samples
+        if self._clip_norm is not None:
+            scale = (self._clip_norm / (total.norm() / samples + 1e-6)).clamp(max=1.0) / samples
+        known = buffer if isinstance(buffer, Tensor) else None
+        buffer = fused_sgd.step(self._optimizer, values, known, total, scale, lr_factor)
+        return values, state if buffer is None else [{"momentum_buffer": buffer}]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         return [flat] if self._whole else self._layout.views(flat)

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
 
+from ownpace.core.choices import Sampling
 from ownpace.core.learning.claims import ENDLESS, Claim, Places, left_of, number_of, within
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.seeds import Purpose, derive, seed_for
 
-Sampling = Literal["queue", "iid", "shards"]
 Take = Callable[[int], int]
 """Takes this many places in a queue, and returns the first."""
 _MOST_VISITS = 1 << 31

@@ -150,10 +150,9 @@ def _simuparallel(draws: Draws, num_workers: int) -> dict[str, object]:
 
 
 def _stride(draws: Draws, num_workers: int) -> dict[str, object]:
-    steps = draws.number(1, 4)
     return {
-        "steps": steps,
-        "max_steps": draws.one_of(512, steps, steps + draws.number(1, 8)),
+        "steps": draws.number(1, 4),
+        "max_batch": draws.one_of(None, 0, num_workers * draws.number(1, 12)),
         "batch": draws.one_of("fixed", "equal-time"),
         "outer_lr": draws.one_of(0.7, 1.0),
         "outer_momentum": draws.one_of(0.0, 0.0, 0.5),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ownpace.engines.job import OnCheckpoint, OnFailure
+from ownpace.core.choices import OnFailure
+from ownpace.engines.job import OnCheckpoint
 from ownpace.engines.process.meet.run_state import ResumedState
 from ownpace.engines.process.node.terms import RunTerms
 

@@ -25,7 +25,7 @@ from ownpace.engines.process.hub.planning import Planning
 from ownpace.engines.process.meet.restarts import Restarts
 from ownpace.engines.process.meet.run_state import StateCollector
 from ownpace.engines.process.talk.control import Control, Release, Start, Stop, Welcome
-from ownpace.engines.process.talk.regrouping import Plan, Regroup, Standing
+from ownpace.engines.process.talk.regrouping import Regroup, RegroupPlan, Standing
 from ownpace.engines.roster import Roster
 
 _HEAD_START_S = 0.05
@@ -46,7 +46,7 @@ class _Border:
 
     standings: dict[str, Standing] = field(default_factory=dict)
     prepared: dict[str, list[int]] = field(default_factory=dict)
-    plan: Plan | None = None
+    plan: RegroupPlan | None = None
 
 
 class Generations:
@@ -69,9 +69,9 @@ class Generations:
         """Why the latest border was come to."""
         self.wants_state = False
         """Whether the next border in good order makes a checkpoint."""
-        self.on_plan: Callable[[Plan, Roster], None] = _ignore
+        self.on_plan: Callable[[RegroupPlan, Roster], None] = _ignore
         """Called when a plan has been told: the hub may have something to give, too."""
-        self.on_start: Callable[[Plan | None, Roster], None] = _ignore
+        self.on_start: Callable[[RegroupPlan | None, Roster], None] = _ignore
         """Called when all are prepared, before they are told to start."""
         self._config = config
         self._tell = tell
@@ -256,5 +256,5 @@ class Generations:
             self._regroup("join")
 
 
-def _ignore(plan: Plan | None, roster: Roster) -> None:
+def _ignore(plan: RegroupPlan | None, roster: Roster) -> None:
     pass

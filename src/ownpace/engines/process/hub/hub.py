@@ -48,7 +48,7 @@ from ownpace.engines.process.talk.control import (
     WorkerBuffers,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
-from ownpace.engines.process.talk.regrouping import Lost, Plan, Standing, StateOutline, StateTensor
+from ownpace.engines.process.talk.regrouping import Lost, RegroupPlan, Standing, StateOutline, StateTensor
 from ownpace.engines.process.talk.wire import blamed, unpack_from
 from ownpace.engines.process.talk.wire_header import Limits
 from ownpace.engines.roster import Roster
@@ -121,7 +121,7 @@ class Hub:
         if trouble is not None:
             self.complaints.add(trouble)
 
-    def _begin_generation(self, plan: Plan | None, roster: Roster) -> None:
+    def _begin_generation(self, plan: RegroupPlan | None, roster: Roster) -> None:
         self._parts.mailbox.waits = False  # from now on nodes come and go
         self._states.begin_generation(plan, roster)
 

@@ -15,7 +15,7 @@ from ownpace.engines.process.hub.elasticity import Elasticity
 from ownpace.engines.process.hub.evaluator import Evaluator
 from ownpace.engines.process.hub.replicas import Replicas
 from ownpace.engines.process.talk.control import Report, WorkDone
-from ownpace.engines.process.talk.regrouping import Plan
+from ownpace.engines.process.talk.regrouping import RegroupPlan
 from ownpace.engines.roster import Roster
 
 _PROGRESS_EVERY_S = 0.1
@@ -95,7 +95,7 @@ class Journal:
         self._absences.lose(name, now)
         self.emit(events.Fault(now, name, "kill"))
 
-    def begin_generation(self, roster: Roster, plan: Plan | None, why: str, now: float, lost: int) -> None:
+    def begin_generation(self, roster: Roster, plan: RegroupPlan | None, why: str, now: float, lost: int) -> None:
         """A generation begins, with these nodes, as it was planned; the first needs no plan. `lost`: updates."""
         if plan is None:
             return

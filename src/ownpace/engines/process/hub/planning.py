@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ownpace.engines.process.meet.run_state import ResumedState, StateCollector
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.talk.regrouping import Plan, Standing
+from ownpace.engines.process.talk.regrouping import RegroupPlan, Standing
 from ownpace.engines.roster import Roster
 
 
@@ -30,7 +30,7 @@ class Planning:
     stood: Mapping[str, Standing]
     """What each node says."""
 
-    def plan(self, roster: Roster, fresh: Sequence[str], *, wants_state: bool) -> Plan:
+    def plan(self, roster: Roster, fresh: Sequence[str], *, wants_state: bool) -> RegroupPlan:
         """The generation of these nodes; `fresh` are those among them that another process was before."""
         workers, servers = [worker.name for worker in roster.workers], [server.name for server in roster.servers]
         new = [node.name for node in roster.nodes if self.stood[node.name].is_new]
@@ -46,16 +46,16 @@ class Planning:
         in_it = [each for each in counted if each.stage == self.stood[giver].stage]
         used = [max(column) for column in zip(*(each.used for each in in_it), strict=False)]
         version, samples = counted[0].version, counted[0].samples
-        return Plan(
+        return RegroupPlan(
             self.number, workers, self._budget(samples), giver, receivers, list(fresh), used, samples, version,
             wants_state=wants_state,
         )  # fmt: skip
 
-    def resume(self, resumed: ResumedState, roster: Roster, fresh: Sequence[str]) -> Plan:
+    def resume(self, resumed: ResumedState, roster: Roster, fresh: Sequence[str]) -> RegroupPlan:
         """The first generation of a run that goes on: the hub gives what the checkpoint has."""
         workers, samples = [worker.name for worker in roster.workers], resumed.samples
         receivers = [*workers, *(server.name for server in roster.servers)]
-        return Plan(
+        return RegroupPlan(
             self.number, workers, self._budget(samples), HUB, receivers, list(fresh), [], samples, resumed.version,
             wants_state=False,
         )  # fmt: skip

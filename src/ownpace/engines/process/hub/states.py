@@ -11,7 +11,7 @@ from ownpace.engines.process.hub.late_watch import LateWatch
 from ownpace.engines.process.hub.parts import HubParts
 from ownpace.engines.process.meet.run_state import states_to_give
 from ownpace.engines.process.node.reporter import HUB
-from ownpace.engines.process.talk.regrouping import Plan
+from ownpace.engines.process.talk.regrouping import RegroupPlan
 from ownpace.engines.process.talk.states import packets
 from ownpace.engines.roster import Roster
 
@@ -59,7 +59,7 @@ class HubStates:
         self._parts.generations.wants_state = True
         self._parts.generations.ask_for_border()
 
-    def give(self, plan: Plan | None, roster: Roster) -> None:
+    def give(self, plan: RegroupPlan | None, roster: Roster) -> None:
         """Give what the hub alone has: a checkpoint to all, a snapshot to a server that was started again."""
         parts, config = self._parts, self._parts.config.elasticity
         assert plan is not None
@@ -70,7 +70,7 @@ class HubStates:
             for packet in packets(state, plan.generation, config.terms.layout.size):
                 parts.mailbox.send(name, packet)
 
-    def begin_generation(self, plan: Plan | None, roster: Roster) -> None:
+    def begin_generation(self, plan: RegroupPlan | None, roster: Roster) -> None:
         """All are prepared: nothing is in flight, and every node has what is planned."""
         parts, generations = self._parts, self._parts.generations
         lost, self._lost_updates = self._lost_updates, 0
@@ -81,7 +81,7 @@ class HubStates:
         if plan is None or plan.wants_state or self._next_s == math.inf:
             self._next_s = time.monotonic() + _CHECKPOINT_EVERY_S
 
-    def _make_checkpoint(self, plan: Plan, roster: Roster) -> None:
+    def _make_checkpoint(self, plan: RegroupPlan, roster: Roster) -> None:
         parts = self._parts
         on_checkpoint = parts.config.elasticity.on_checkpoint
         if on_checkpoint is None:

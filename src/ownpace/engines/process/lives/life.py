@@ -22,7 +22,7 @@ from ownpace.engines.process.node.inbox import TICK_S, NewGeneration
 from ownpace.engines.process.node.nodes import ProcessNode
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.talk.control import Finished, Goodbye, Prepared
-from ownpace.engines.process.talk.regrouping import Lost, Plan
+from ownpace.engines.process.talk.regrouping import Lost, RegroupPlan
 from ownpace.engines.roster import Roster
 
 LOSSES = (PeerLost, SharedMemoryError)
@@ -90,14 +90,16 @@ def await_word(node: ProcessNode, error: OwnpaceError) -> None:
     raise error
 
 
-def await_plan(node: ProcessNode, counts: NodeCounts, *, is_new: bool, checksums: list[int], stage: int = 0) -> Plan:
+def await_plan(
+    node: ProcessNode, counts: NodeCounts, *, is_new: bool, checksums: list[int], stage: int = 0
+) -> RegroupPlan:
     """Tell the hub how far this node is, and wait for its plan."""
     generation = node.inbox.next_generation
     reporter = node.context.reporter
     reporter.report()
     reporter.say(counts.standing(generation, is_new=is_new, checksums=checksums, stage=stage))
     while True:
-        plan, _ = node.inbox.wait_for(Plan)
+        plan, _ = node.inbox.wait_for(RegroupPlan)
         if plan.generation == generation:
             break
     for name in plan.fresh:
@@ -119,7 +121,7 @@ def await_regrouping(node: ProcessNode) -> NoReturn:
 
 def next_node(
     before: N,
-    plan: Plan,
+    plan: RegroupPlan,
     session: Session,
     connection: Connection,
     make: Callable[[NodeContext], N],

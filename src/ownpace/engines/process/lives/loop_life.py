@@ -33,7 +33,7 @@ from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import unnoticed
 from ownpace.engines.process.talk.control import Ended
 from ownpace.engines.process.talk.counters import Counters
-from ownpace.engines.process.talk.regrouping import Plan
+from ownpace.engines.process.talk.regrouping import RegroupPlan
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ class LoopLife:
         self._parts.rejoin(self._parts.connection, before)
         await_regrouping(before)
 
-    def _next(self, before: ProcessWorker, plan: Plan) -> ProcessWorker:
+    def _next(self, before: ProcessWorker, plan: RegroupPlan) -> ProcessWorker:
         """What this process is in the next generation."""
         session, connection = self._parts.session, self._parts.connection
         for name in before.context.roster.by_name.keys() - set(plan.workers):
@@ -249,7 +249,7 @@ class LoopLife:
 
     # ---- what is given and taken ----
 
-    def _share(self, plan: Plan) -> GivenLoop:
+    def _share(self, plan: RegroupPlan) -> GivenLoop:
         """Give or take what the plan says."""
         node, name, parts = self.node, self.node.address.name, self._parts
         if plan.giver == name:
@@ -273,7 +273,7 @@ class LoopLife:
         node.go_on_from(counts.samples, counts.version, counts.ahead)
         return given
 
-    def _left_over(self, plan: Plan) -> list[Places]:
+    def _left_over(self, plan: RegroupPlan) -> list[Places]:
         data = self._parts.data
         if data.dealt is None:
             return []

@@ -15,7 +15,7 @@ from ownpace.engines.job import Job
 from ownpace.engines.process.meet.connection import Connection
 from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.talk.counters import Counters
-from ownpace.engines.process.talk.regrouping import Plan
+from ownpace.engines.process.talk.regrouping import RegroupPlan
 
 EVERYTHING: tuple[Places, ...] = ((0, ENDLESS),)
 
@@ -80,7 +80,7 @@ class WorkerData:
         self._counters, self._left = counters, left
         self._begun_at, self._num_workers = node.progress.samples, len(node.workers)
 
-    def left_over(self, plan: Plan) -> list[Places]:
+    def left_over(self, plan: RegroupPlan) -> list[Places]:
         """What the generation that has ended has left of its data."""
         if self._job.sampling != "queue" or self._counters is None:
             return list(self._left)

@@ -47,7 +47,7 @@ from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.task_gradients import TaskGradients
 from ownpace.engines.process.talk.control import Ended
 from ownpace.engines.process.talk.counters import Counters
-from ownpace.engines.process.talk.regrouping import Plan
+from ownpace.engines.process.talk.regrouping import RegroupPlan
 from ownpace.engines.processor import Processor
 
 
@@ -206,7 +206,7 @@ class WorkerLife:
 
     # ---- what is given and taken ----
 
-    def _share(self, plan: Plan) -> list[Places]:
+    def _share(self, plan: RegroupPlan) -> list[Places]:
         """Give or take what the plan says; returns the places of the data that are left."""
         node, generation = self.node, plan.generation
         if plan.giver == self._name:
@@ -233,7 +233,7 @@ class WorkerLife:
             **counted(self.node, self._counts),
         }
 
-    def _state(self, left: Sequence[Places], plan: Plan) -> PlainState:
+    def _state(self, left: Sequence[Places], plan: RegroupPlan) -> PlainState:
         """What a checkpoint needs of this worker."""
         gives = plan.giver == self._name or self._is_apart
         processor = self._processor

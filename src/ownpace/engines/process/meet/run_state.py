@@ -16,7 +16,7 @@ from ownpace.core.learning.optimizer import State
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.talk.regrouping import Plan, StateOutline, StateTensor
+from ownpace.engines.process.talk.regrouping import RegroupPlan, StateOutline, StateTensor
 from ownpace.engines.process.talk.states import StateAssembly
 from ownpace.engines.roster import Roster
 
@@ -176,7 +176,7 @@ class ResumedState:
 
 
 def states_to_give(
-    plan: Plan, roster: Roster, resumed: ResumedState | None, collector: StateCollector
+    plan: RegroupPlan, roster: Roster, resumed: ResumedState | None, collector: StateCollector
 ) -> Iterator[tuple[str, PlainState]]:
     """What the hub gives to whom: a checkpoint to all, or a snapshot to a server that was started again."""
     for name in plan.receivers:

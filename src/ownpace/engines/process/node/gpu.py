@@ -10,21 +10,24 @@ from torch import Tensor
 
 from ownpace.engines.process.node.reporter import WallClock
 
-# Short next to the 1.5 ms in which the next graph has to be queued.
+# Short next to the time in which the next graph has to be queued.
 _NAP_S = 0.0001
+_LEAST_LEAD_S, _MOST_LEAD_S = 0.0015, 0.006
+# More than it took: queueing takes longer now and then. Forgotten slowly: a sum is taken in every few micro-batches.
+_RESERVE, _FORGET = 1.25, 0.9
 
 
 class GpuQueue:
     """How far Python runs ahead of a GPU: it queues one micro-batch while another is computed, and no more.
 
     If it waited for each, the GPU would idle while the next is being queued. If it never did, it would ask whether a
-    sum has arrived long before the gradients for the next one are computed. So it goes on `lead_s` before a micro-batch
-    is expected to be done: at once, if queueing takes long; a moment before, if it is a graph. On a CPU, nothing is
-    ever queued.
+    sum has arrived long before the gradients for the next one are computed. So it goes on a moment before a micro-batch
+    is expected to be done: at once, if it is not a graph, which takes long to queue; or as long before as queueing took
+    the last times, with steps, sums and the loading of samples. On a CPU, nothing is ever queued.
     """
 
-    def __init__(self, device: torch.device, lead_s: float) -> None:
-        self._lead_s = lead_s
+    def __init__(self, device: torch.device, *, graphs: bool) -> None:
+        self._lead = Lead() if graphs else None
         self._done_s = 0.0
         self._cuda = device.type == "cuda"
         self._device = device
@@ -36,7 +39,10 @@ class GpuQueue:
         """Note what was queued; returns the loss of what is known to be computed, or None where looking would wait."""
         if not self._cuda:
             return float(loss)
-        self._done_s = max(self._done_s, time.monotonic()) + seconds
+        now = time.monotonic()
+        if self._lead is not None:
+            self._lead.has_queued(now)
+        self._done_s = max(self._done_s, now) + seconds
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         self._queued.append((event, loss))
@@ -54,12 +60,35 @@ class GpuQueue:
         while len(self._queued) > 1:
             event, self._known = self._queued.popleft()
             event.synchronize()
-        while self._queued and time.monotonic() < self._done_s - self._lead_s:
+        if self._lead is None:
+            return
+        while self._queued and time.monotonic() < self._done_s - self._lead.seconds:
             if self._queued[0][0].query():
                 self._done_s = time.monotonic()
                 self._known = self._queued.popleft()[1]
             else:
                 time.sleep(_NAP_S)
+        self._lead.goes_on(time.monotonic())
+
+
+class Lead:
+    """How long before a graph is done the next one has to be queued: as long as that takes."""
+
+    def __init__(self) -> None:
+        self.seconds = _LEAST_LEAD_S
+        self._since_s: float | None = None
+
+    def goes_on(self, now: float) -> None:
+        """Python goes on to what it queues next."""
+        self._since_s = now
+
+    def has_queued(self, now: float) -> None:
+        """The next graph is queued."""
+        if self._since_s is not None:
+            took = now - self._since_s
+            # Not without an end: what took longer was a wait for others.
+            self.seconds = min(_MOST_LEAD_S, max(_LEAST_LEAD_S, _RESERVE * took, _FORGET * self.seconds))
+            self._since_s = None
 
 
 class Stopwatch:

@@ -31,13 +31,13 @@ from ownpace.engines.process.talk.control import (
     Welcome,
 )
 from ownpace.engines.process.talk.links import PrescribedLink
-from ownpace.engines.process.talk.regrouping import DeclaredDead, Plan, Regroup
+from ownpace.engines.process.talk.regrouping import DeclaredDead, Regroup, RegroupPlan
 from ownpace.engines.process.talk.wire import Packet, blamed, unpack_from
 from ownpace.engines.process.talk.wire_header import Limits
 from ownpace.engines.progress import Progress
 
 C = TypeVar("C", bound=Control)
-_OF_HUB = (Welcome, Refuse, ClockAnswer, Start, Stop, Release, Goodbye, GiveUp, Regroup, Plan, DeclaredDead)
+_OF_HUB = (Welcome, Refuse, ClockAnswer, Start, Stop, Release, Goodbye, GiveUp, Regroup, RegroupPlan, DeclaredDead)
 TICK_S = 0.2
 """How long a wait lasts before signals and alarms are checked."""
 _LOOP_BITS = 32

@@ -13,6 +13,7 @@ from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.engines.ledger import EvaluationMarks
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox
+from ownpace.engines.process.node.late_snapshot import LateSnapshot
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
 from ownpace.engines.process.node.replica_watch import ReplicaWatch, layer_checksums
 from ownpace.engines.process.node.sums import ProcessSum
@@ -38,6 +39,7 @@ class LearnerState:
         self._inbox = inbox
         self._buffers = buffers
         self._watch = ReplicaWatch(context)
+        self._shown = LateSnapshot(context.reporter.say)
         self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
         self._away_from: Tensor | None = None
         self._used: list[int] | None = None
@@ -65,6 +67,7 @@ class LearnerState:
 
     def begin(self) -> None:
         """A loop over the data begins, or a generation of a complete run."""
+        self._shown.drop()
         self._used = [0] * len(self._context.roster.workers)
         self._marks.go_on_from(self._progress.samples)
 
@@ -188,9 +191,10 @@ class LearnerState:
         if gradient.samples:
             self.has_stepped_alone = True
             begun_s = self._context.clock.now()
+            is_alone = not gradient.contributions  # else several take this step together, and stay together
             if self._away_from is None:
                 self._away_from = self.held.snapshot()  # what an evaluation or a checkpoint in mid-round sees
-            self.held.step(gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient))
+            self.held.step(gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient), alone=is_alone)
             # Of a sum of several workers, this one's part.
             self._local_samples += gradient.samples // max(1, len(gradient.contributions))
             self.on_progress(self._local_samples)
@@ -245,6 +249,7 @@ class LearnerState:
         if reporter.detail:
             name, version = reporter.name, progress.version
             reporter.event(events.Update(now, name, version, gradient.samples, progress.samples, staleness))
+        self._shown.look()
         if self._marks.passed(progress.samples):
             self.show(final=False)
         # Before the coroutine goes on: the next sum carries the settings that the schedule has arrived at by then.
@@ -266,13 +271,16 @@ class LearnerState:
     def show(self, *, final: bool) -> None:
         """Let the hub evaluate the parameters as they are now."""
         context, progress = self._context, self._progress
+        self._shown.finish()  # before the buffers of this one
         buffers = self._buffers()
         if buffers is not None:
             context.reporter.say(WorkerBuffers(), buffers)  # before the parameters that they belong to
         if context.is_evaluated:
             shard = context.address.shard.index
             snapshot = Snapshot(context.clock.now(), progress.samples, progress.version, shard, final)
-            context.reporter.say(snapshot, self.held.snapshot())
+            self._shown.say(snapshot, self.held.snapshot())
+            if final:
+                self._shown.finish()
 
 
 def _ignore(what: float) -> None:

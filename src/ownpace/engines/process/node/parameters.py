@@ -22,7 +22,15 @@ class HeldParameters(Protocol):
     def snapshot(self) -> Tensor:
         """As they are now, never to change again."""
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
+    def step(
+        self,
+        gradient: Gradient,
+        lr_factor: float,
+        memory: int = 0,
+        settings: Sequence[float] = (),
+        *,
+        alone: bool = False,
+    ) -> None:
         """Take one optimizer step, with one of several optimizer states.
 
         Args:
@@ -30,6 +38,7 @@ class HeldParameters(Protocol):
             lr_factor: Multiplies the learning rates.
             memory: Which optimizer state to use.
             settings: The numbers of the optimizer's groups that all replicas have agreed on, if they have to.
+            alone: No replica has to get the same bits from it.
         """
 
     def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
@@ -132,7 +141,15 @@ class FlatParameters:
             self._states[memory] = self._optimizer.initial_state()
         return self._states[memory]
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
+    def step(
+        self,
+        gradient: Gradient,
+        lr_factor: float,
+        memory: int = 0,
+        settings: Sequence[float] = (),
+        *,
+        alone: bool = False,
+    ) -> None:
         self._look_at_layers(gradient)
         self.values, self._states[memory] = self._optimizer.step(
             self.values,
@@ -143,6 +160,7 @@ class FlatParameters:
             lr_factor=lr_factor,
             donate=True,
             in_place=not self._handed_out,
+            alone=alone,
         )
         self._handed_out = False
 

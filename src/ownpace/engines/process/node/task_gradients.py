@@ -22,9 +22,6 @@ from ownpace.engines.process.node.receiving import ProcessReceive
 from ownpace.engines.process.talk.collectives import GroupCollectives
 from ownpace.engines.processor import Processor
 
-_LEAD_S = 0.0015
-"""How long before a graph is done the next one is queued."""
-
 
 @dataclass(slots=True, eq=False)
 class ProcessGradient:
@@ -94,7 +91,7 @@ class TaskGradients:
         self._processor = processor
         self._device = context.like.device
         self._stopwatch = Stopwatch(self._device, context.clock)
-        self._queue = GpuQueue(self._device, lead_s=_LEAD_S if computer.replays else math.inf)
+        self._queue = GpuQueue(self._device, graphs=computer.replays)
         self._asked: ProcessGradient | None = None
         self._overslept_s = 0.0
         self.takes_layers = not computer.replays

@@ -147,7 +147,15 @@ class UserParameters:
     def snapshot(self) -> Tensor:
         return self._spare.take().copy_(self.values)
 
-    def step(self, gradient: Gradient, lr_factor: float, memory: int = 0, settings: Sequence[float] = ()) -> None:
+    def step(
+        self,
+        gradient: Gradient,
+        lr_factor: float,
+        memory: int = 0,
+        settings: Sequence[float] = (),
+        *,
+        alone: bool = False,
+    ) -> None:
         assert memory == 0, "a user's optimizer has one state"
         self._make_means(gradient)
         # An optimizer whose model has learnt nothing must not even count a step.

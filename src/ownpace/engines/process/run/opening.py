@@ -10,9 +10,10 @@ from functools import partial
 import torch
 from torch import nn
 
+from ownpace.core.choices import OnFailure
 from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.engines.job import OnFailure, OnProgress
+from ownpace.engines.job import OnProgress
 from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.process.hub.elasticity import Elasticity
 from ownpace.engines.process.hub.journal import HubConfig

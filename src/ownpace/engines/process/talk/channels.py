@@ -26,8 +26,9 @@ from ownpace.engines.process.talk.store import read_when_set
 _ASK_EVERY_S = 1e-4
 _TICK = timedelta(milliseconds=200)
 """How long a wait lasts before Python may look at its signals."""
-_MOST_KNOWN = 64
-"""Collectives that are kept in mind before those that are over are forgotten."""
+_MOST_KNOWN = 8
+"""Collectives that are kept in mind before those that are over are forgotten. Few: of a GPU's tensors, each holds page-
+locked memory, which takes as long to allocate as to sum."""
 _PATIENCE = timedelta(hours=24)
 """Workers may compute that long between two collectives; a process that dies is noticed at once, by its connections."""
 

@@ -42,8 +42,8 @@ from ownpace.engines.process.talk.rank_control import Agreed, Parted, Past, Rejo
 from ownpace.engines.process.talk.regrouping import (
     DeclaredDead,
     Lost,
-    Plan,
     Regroup,
+    RegroupPlan,
     Standing,
     StateOutline,
     StateTensor,
@@ -274,7 +274,7 @@ Control = (
     | Lost
     | Regroup
     | Standing
-    | Plan
+    | RegroupPlan
     | StateOutline
     | StateTensor
     | DeclaredDead

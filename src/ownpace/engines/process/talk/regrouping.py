@@ -9,7 +9,7 @@ is not over. A node that dies meanwhile makes the hub begin again, with the next
       │── (Ended) ─────────────►│        all my updates of this generation are made
       │◄── Regroup(number) ─────│        abandon what you are doing
       │── Standing ────────────►│        I have; this is how far I am, and whose samples are in my parameters
-      │◄── Plan ────────────────│        who takes part, who of them gives what it has to whom
+      │◄── RegroupPlan ─────────│        who takes part, who of them gives what it has to whom
       │─ (StateOutline, StateTensor*) ─► worker        the giver, to the other workers
       │── (StateOutline, StateTensor*) ►│  and to the hub, for a checkpoint
       │── Prepared(number) ────►│        what I have is as planned
@@ -62,7 +62,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RegroupPlan:
     """Who takes part in a generation, and how each of them gets what it needs."""
 
     generation: Count

@@ -18,7 +18,7 @@ from ownpace.engines.process.meet.restarts import Restarts
 from ownpace.engines.process.meet.run_state import StateCollector
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.talk.control import Control, Release, Start, Stop, Welcome
-from ownpace.engines.process.talk.regrouping import Plan, Regroup, Standing
+from ownpace.engines.process.talk.regrouping import Regroup, RegroupPlan, Standing
 
 WORKERS = ("a", "b", "c")
 
@@ -53,9 +53,9 @@ class Led:
         self.generations.take_standing(name, standing)
 
     @property
-    def plan(self) -> Plan:
-        plan, _ = self.last(Plan)
-        assert isinstance(plan, Plan)
+    def plan(self) -> RegroupPlan:
+        plan, _ = self.last(RegroupPlan)
+        assert isinstance(plan, RegroupPlan)
         return plan
 
 

@@ -38,7 +38,9 @@ EXAMPLES: list[control.Control] = [
     regrouping.Lost(2, "a member of workers is gone"),
     regrouping.Regroup(3),
     regrouping.Standing(3, False, 7, 640, 0.5, [320, 320], [-1, 2**62]),
-    regrouping.Plan(3, ["worker-0", "worker-2"], None, "worker-0", ["worker-2"], [], [4, 8], 640, 7, wants_state=True),
+    regrouping.RegroupPlan(
+        3, ["worker-0", "worker-2"], None, "worker-0", ["worker-2"], [], [4, 8], 640, 7, wants_state=True
+    ),
     regrouping.StateOutline(3, "[]", ["0/values"]),
     regrouping.StateTensor("float32", [2, 3], is_last=True),
     regrouping.DeclaredDead(),
