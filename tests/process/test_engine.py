@@ -34,6 +34,7 @@ SHORT = {
 }
 """What lets a short run come to an algorithm's main part."""
 ZERO_STALENESS = {"sync", "balanced", "layered", "backup", "local", "diloco", "wp", "simuparallel"}
+AVERAGING = {"local", "diloco", "stride", "cocod", "overlap-local", "wp", "simuparallel"}
 ONE_UPDATE_LATE = {"pace", "stride", "cocod", "overlap-local", "abs", "acco", "pipe", "od"}
 """While they compute, one update is under way."""
 DROPS = {"backup"}
@@ -136,6 +137,7 @@ def test_the_books_of_a_run(name):
     assert sums.staleness_mean == pytest.approx(sum(event.staleness for event in counted) / len(counted))
     assert sums.staleness_max == max(event.staleness for event in counted)
     assert sums.largest_update == max(event.samples for event in counted)
+    assert (sums.spread_mean is not None) == (name in AVERAGING)
     for worker in run.groups["workers"]:
         spans = sorted((event.t, event.until) for event in computed if event.who == worker)
         assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))

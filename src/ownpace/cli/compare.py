@@ -149,22 +149,28 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
 
 def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_json: bool) -> None:
     from ownpace.cli.show import draw, show_remarks
+    from ownpace.report.groups import grouped
     from ownpace.report.table import comparison_table
 
-    content = {"runs": [result.as_dict() for result in results], "out": str(folder)}
+    summaries = [result.summary for result in results]
+    content = {
+        "runs": [result.as_dict() for result in results],
+        "algorithms": [group.as_dict() for group in grouped(summaries)],
+        "out": str(folder),
+    }
     # Before anything is drawn: a figure that fails must not cost the results.
     try:
         write_text(folder / COMPARISON, json.dumps(content, indent=2) + "\n")
     except OSError as error:
         raise NotWritten(f"{folder / COMPARISON} cannot be written: {error}; its runs are in {folder}") from None
     console = Console(stderr=as_json)
-    console.print(comparison_table([result.summary for result in results]))
+    console.print(comparison_table(summaries, console.width))
     show_remarks(results, console)
     both = len({result.summary.engine for result in results}) > 1
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
     known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]
     draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console)
-    console.print(f"results in {folder}", markup=False)
+    console.print(f"results in {folder}", markup=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(content))
 

@@ -13,6 +13,7 @@ from ownpace.core.choices import Evaluate, OnFailure, Precision, Sampling
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError, shown
 from ownpace.core.contract.events import Groups, Run
+from ownpace.core.contract.target import Target
 from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.plain_state import PlainState
@@ -45,6 +46,7 @@ class Job:
     seconds: float | None = None
     """Stop after this much of the engine's time."""
     target: float | None = None
+    target_loss: float | None = None
     stop_at_target: bool = False
     eval_every: int | None = None
     """Samples between evaluations (None: a fortieth of the run, or a quarter of an epoch, or the test set's size)."""
@@ -77,6 +79,11 @@ class Job:
     """Takes the checkpoints (None: none are made)."""
     resume_from: PlainState | None = None
     """The checkpoint that the run goes on from."""
+
+    @property
+    def goal(self) -> Target:
+        """What is to be reached."""
+        return Target(self.target, self.target_loss)
 
     @property
     def servers(self) -> tuple[ServerMachine, ...]:
@@ -124,6 +131,7 @@ class Job:
             samples=self.samples,
             target=self.target,
             groups=groups,
+            target_loss=self.target_loss,
         )
 
     def __post_init__(self) -> None:
@@ -139,6 +147,7 @@ class Job:
         )
         at_most(MOST_SECONDS, seconds=self.seconds)
         self._check_end()
+        self._check_target()
         self._check_workers()
         self._check_batches()
         self._check_device()
@@ -153,14 +162,6 @@ class Job:
         """Raise if nothing says when the run ends, or if what does contradicts itself."""
         if self.samples is None and self.seconds is None:
             raise InputError("nothing says when the run is to end; give samples, epochs or seconds")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise InputError(f"target is {self.target}; it is an accuracy and must be between 0 and 1, as in 0.95")
-        if self.evaluate == "after" and self.stop_at_target:
-            raise InputError(
-                "stop_at_target needs evaluations during the run, but evaluate is 'after'; drop one of them"
-            )
-        if self.target is None and self.stop_at_target:
-            raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
         if self.samples is not None and self.fleet.paced and self.seconds is None:
             seconds = self.samples / sum(each.count * (each.samples_per_s or 1.0) for each in self.fleet.machine)
             if seconds > MOST_SECONDS:
@@ -174,6 +175,23 @@ class Job:
                 f"schedule '{shape}' needs to know how many samples there will be, but only seconds are given; "
                 "give samples or epochs, or use schedule 'constant'"
             )
+
+    def _check_target(self) -> None:
+        """Raise if the target can never be reached, or not be noticed in time."""
+        if self.target is not None and not 0 < self.target <= 1:
+            raise InputError(f"target is {self.target}; it is an accuracy and must be between 0 and 1, as in 0.95")
+        positive(target_loss=self.target_loss)
+        if self.target is not None and self.target_loss is not None:
+            raise InputError(f"target is {self.target} and target_loss is {self.target_loss}; give one of them")
+        has_target = self.target is not None or self.target_loss is not None
+        if has_target and self.timing_only:
+            raise InputError("a target needs gradients, but timing_only simulates time alone; drop one of them")
+        if self.evaluate == "after" and self.stop_at_target:
+            raise InputError(
+                "stop_at_target needs evaluations during the run, but evaluate is 'after'; drop one of them"
+            )
+        if self.stop_at_target and not has_target:
+            raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
 
     def _check_workers(self) -> None:
         """Raise if the run would end or be full before it has begun."""

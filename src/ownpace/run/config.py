@@ -101,7 +101,10 @@ class Config:
         float | None, Help(f"Stop after this many epochs (default: {DEFAULT_EPOCHS}, if nothing else ends it).", STOP)
     ] = None
     seconds: Annotated[float | None, Help("Stop after this many seconds of the engine's clock.", STOP)] = None
-    target: Annotated[float | None, Help("The test accuracy to time, as in 0.95.", STOP)] = None
+    target: Annotated[
+        float | None, Help("The test accuracy to time, as in 0.95: two evaluations in a row must be there.", STOP)
+    ] = None
+    target_loss: Annotated[float | None, Help("The test loss to time, where that says more.", STOP)] = None
     stop_at_target: Annotated[bool, Help("Stop as soon as the target is reached.", STOP)] = False
     eval_every: Annotated[int | None, Help("Samples between evaluations (default: at most 40 in a run).", STOP)] = None
     evaluate: Annotated[
