@@ -20,7 +20,7 @@ from ownpace.run.config import Config, help_of
 from ownpace.run.fields import types_of
 from ownpace.run.names import label
 from ownpace.run.place import COMPARISON, check_comparison, check_run
-from ownpace.run.result import Result
+from ownpace.run.result import Result, load_result
 from ownpace.run.resume import find_resumption
 from ownpace.run.watching import OnEvent, Watching
 from ownpace.tasks import TASKS
@@ -208,7 +208,7 @@ def open_run(folder: str | Path) -> Result:
     Raises:
         InputError: The folder holds no run that has ended.
     """
-    return Result.load(folder)
+    return load_result(Path(folder))
 
 
 def _check_names(

@@ -43,9 +43,13 @@ class Result:
     """What came out of a run."""
 
     summary: Summary
+    """Samples per second, accuracy, staleness, how busy each worker was … of the whole run."""
     wall_seconds: float
+    """How long it took, whatever the engine's clock says."""
     error: OwnpaceError | None
+    """What ended it early, if anything did."""
     folder: Path | None
+    """Where its files are (None: it was run without)."""
     checkpoint: Path | None = None
     """The latest that is whole, if the run wrote any or went on from one."""
     remark: str | None = None
@@ -54,16 +58,7 @@ class Result:
     """A row for each evaluation: `time`, `samples`, `updates`, `loss`, `accuracy`."""
     outline: RunOutline = field(default_factory=RunOutline, compare=False, repr=False)
     """What a figure shows of it."""
-    make_model: Callable[[], nn.Module] = field(default=_no_model, compare=False, repr=False)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Result:
-        """That of a run of the past, from its folder.
-
-        Raises:
-            InputError: The folder holds no run that has ended.
-        """
-        return load_result(Path(folder))
+    _make_model: Callable[[], nn.Module] = field(default=_no_model, compare=False, repr=False)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -72,7 +67,7 @@ class Result:
         Raises:
             InputError: There is none: only time was simulated, or another rank has it.
         """
-        return self.make_model()
+        return self._make_model()
 
     @property
     def events(self) -> Iterator[Event]:
