@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,4 +48,13 @@ def as_figure(runs: Mapping[str, RunOutline], path: str | Path | None = None) ->
     """
     if path is not None:
         draw_comparison(runs, Path(path))
-    return comparison_figure(runs)
+    figure = comparison_figure(runs)
+    # Notebooks show only figures of pyplot by themselves, which ours are not; others they ask for a picture.
+    vars(figure)["_repr_png_"] = partial(_png, figure)
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=100, format="png")
+    return buffer.getvalue()

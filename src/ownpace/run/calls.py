@@ -105,7 +105,8 @@ def train(
         **fields: The fields of `ownpace.Config`.
 
     Raises:
-        OwnpaceError: Bad input, or the run ended early: it diverged, or a machine died.
+        OwnpaceError: Bad input, or the run ended early: it diverged, a machine died, or Ctrl-C. The error's `result` is
+            then what had come out.
 
     >>> train(task="quadratic", fleet=[2, 1], epochs=4, momentum=0.9, lr=0.05).summary.loss < 10
     True
@@ -119,6 +120,7 @@ def train(
     if result.error is not None:
         if (hint := result.how_to_go_on()) is not None:
             result.error.add_note(hint)
+        result.error.result = result  # Ctrl-C in a notebook must not cost the model
         raise result.error
     return result
 
@@ -198,6 +200,7 @@ def _compared(
         error = results[-1].error
         # Ctrl-C or a dead machine would end the next run, too.
         if error is not None and not isinstance(error, DivergenceError):
+            error.result = results[-1]
             raise error
     return Comparison(tuple(results))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The runs of `ownpace.compare`."""
 
@@ -64,7 +64,7 @@ class Comparison:
         content = {"runs": [run.as_dict() for run in self.runs], "out": str(folder)}
         return json.dumps(content, indent=2) + "\n"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.table
 
     def _repr_html_(self) -> str:

@@ -38,7 +38,7 @@ def _no_model() -> nn.Module:
     raise InputError("the model of this run is with rank 0; ask there")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What came out of a run."""
 
@@ -56,9 +56,9 @@ class Result:
     """What the algorithm has to say of this run, if anything."""
     history: History = field(default_factory=History, compare=False)
     """A row for each evaluation: `time`, `samples`, `updates`, `loss`, `accuracy`."""
-    outline: RunOutline = field(default_factory=RunOutline, compare=False, repr=False)
+    outline: RunOutline = field(default_factory=RunOutline, compare=False)
     """What a figure shows of it."""
-    _make_model: Callable[[], nn.Module] = field(default=_no_model, compare=False, repr=False)
+    _make_model: Callable[[], nn.Module] = field(default=_no_model, compare=False)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -100,7 +100,7 @@ class Result:
         """The history as plain dictionaries."""
         return [asdict(row) for row in self.history]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return as_text([self.summary])
 
     def _repr_html_(self) -> str:

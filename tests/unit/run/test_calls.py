@@ -89,6 +89,19 @@ def test_a_result_has_its_model_its_history_and_a_table():
         next(result.events)
 
 
+def test_what_ends_a_run_early_has_what_had_come_out():
+    def stop(event: object) -> None:
+        if isinstance(event, Evaluation) and event.updates:
+            raise KeyboardInterrupt
+
+    with pytest.raises(ownpace.Interrupted) as caught:
+        ownpace.train(**SMALL, on_event=stop)
+    result = caught.value.result
+    assert isinstance(result, ownpace.Result)
+    assert 0 < result.history[-1].samples < 800
+    assert len(list(result.model.parameters())) == 4
+
+
 def test_time_alone_has_no_model():
     with pytest.raises(InputError, match="only time was simulated"):
         _ = ownpace.train(**SMALL, timing_only=True).model
@@ -164,7 +177,8 @@ def test_figures_are_in_memory_and_in_files(tmp_path):
         with pytest.raises(InputError, match=r"ownpace\[plot\]"):
             made.plot()
     else:
-        assert made.plot(tmp_path / "f.svg").axes
+        figure = made.plot(tmp_path / "f.svg")
+        assert vars(figure)["_repr_png_"]().startswith(b"\x89PNG")  # as notebooks ask for it
         assert (tmp_path / "f.svg").stat().st_size > 1000
 
 
