@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -147,7 +148,7 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
                 place,
                 overwrite=overwrite,
                 job=job,
-                on_start=bar.on_start,
+                on_start=partial(bar.on_start, engine=config.engine_name),
                 on_event=bar.on_event,
                 on_progress=bar.on_progress,
             )

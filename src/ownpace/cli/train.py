@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -116,7 +117,7 @@ def _run(config: Config, folder: Path, resumption: Resumption | None, *, overwri
             folder,
             overwrite=overwrite,
             resumption=resumption,
-            on_start=bar.on_start,
+            on_start=partial(bar.on_start, engine=config.engine_name),
             on_event=bar.on_event,
             on_progress=bar.on_progress,
         )
