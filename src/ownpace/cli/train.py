@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -65,10 +66,9 @@ def train(
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
         _take_part(described, folder, resumption)
     result, outline = _run(described, folder, resumption, overwrite=overwrite or again is not None)
+    _show(result, {name: outline}, Console(stderr=as_json))
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
-    else:
-        _show(result, {name: outline} if described.detail else {})
     if result.error is not None:
         if (hint := result.how_to_go_on()) is not None:
             typer.echo(f"ownpace: {hint}", err=True)
@@ -117,7 +117,7 @@ def _run(config: Config, folder: Path, resumption: Resumption | None, *, overwri
             folder,
             overwrite=overwrite,
             resumption=resumption,
-            on_start=bar.on_start,
+            on_start=partial(bar.on_start, engine=config.engine_name),
             on_event=bar.on_event,
             on_progress=bar.on_progress,
         )
@@ -136,15 +136,13 @@ def _resumption(resume: Path | None, config: Path | None, given: options.Given) 
     return find_resumption(resume, given.fields)
 
 
-def _show(result: Result, figure: Mapping[str, RunOutline]) -> None:
-    from ownpace.cli.show import draw, show_remarks
+def _show(result: Result, figure: Mapping[str, RunOutline], console: Console) -> None:
+    from ownpace.cli.show import draw, show_remarks, show_warnings
     from ownpace.report.table import comparison_table
 
-    console = Console()
     console.print(comparison_table([result.summary], console.width))
     show_remarks([result], console)
-    if result.folder is None:
-        return
-    if figure:
+    if result.folder is not None:
         draw(figure, result.folder / FIGURE, console)
-    console.print(f"results in {result.folder}", markup=False, soft_wrap=True)
+        console.print(f"results in {result.folder}", markup=False, soft_wrap=True)
+    show_warnings([result])
