@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import unknown
+from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.late import Registry
 from ownpace.core.settings import build
 
@@ -43,6 +43,10 @@ def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) ->
     >>> make_algorithm("stale", {"staleness": "5"})
     StaleSgd(staleness=5, by_layer=False)
     """
+    if name == "auto":
+        raise InputError(
+            "algorithm 'auto' is for `ownpace train`, ownpace.train and ownpace.join, which choose one; name one here"
+        )
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them")
     return build(ALGORITHMS[name], parameters or {}, where=f"the parameters of {name}")

@@ -46,7 +46,9 @@ class Config:
     To add an option to all of these, add a field here.
     """
 
-    algorithm: Annotated[str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, or module:Class.", RUN)] = DEFAULT
+    algorithm: Annotated[
+        str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, module:Class, or auto: choose for me.", RUN)
+    ] = DEFAULT
     parameters: Annotated[
         Mapping[str, object], Help("Parameters of the algorithm.", RUN, "-p/--parameter", "NAME=VALUE")
     ] = field(default_factory=dict)

@@ -1,0 +1,146 @@
+"""The algorithm behind `ownpace.join("auto")`: it looks on while it trains, then goes on as the one it has chosen.
+
+A script's data and loss are its own, so nothing can be tried out before: the first updates of the run are what is
+measured. They are `sync`'s, of the usual number of samples, so nothing is wasted and nothing is different from a run of
+`sync`. From update to update, workers next to each other compute a half more and a half less in turn, which shows how
+the time of a batch follows its size.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from ownpace.algorithms import make_algorithm
+from ownpace.core.blocks.accumulate import accumulate_and_step
+from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.roles import Worker
+from ownpace.core.contract.values import Contribution
+from ownpace.drop_in.random_states import read_states, set_states
+from ownpace.fleet import Fleet, Machine, Network
+from ownpace.measuring.fit import fit_pace
+from ownpace.planning import choose_by_speed
+from ownpace.planning.results import Choice
+
+CANDIDATES = ("sync", "balanced", "pace", "stride", "diloco")
+"""Without servers, which would have to be there from the beginning."""
+WARM_UP, UPDATES = 3, 16
+"""Updates that are not looked at, and those that are."""
+_SUMS = 5
+_KEPT = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Algorithm):
+    """Look on while training synchronously, then go on as the algorithm that suits these machines."""
+
+    replicas_identical: ClassVar[bool] = True
+    tell: Callable[[str], None] = field(repr=False, default=print)
+    """Gets the choice in one line, on rank 0."""
+
+    async def worker(self, me: Worker) -> None:
+        if _KEPT not in me.kept and not await self._choose(me):
+            return
+        # Kept: a script's next loop, and a run that goes on from a checkpoint, have the same.
+        chosen = CANDIDATES[int(me.kept[_KEPT][0])]
+        await make_algorithm(chosen).worker(me)
+
+    async def _choose(self, me: Worker) -> bool:
+        """Choose, and keep that; false if the data has ended before."""
+        number = 0
+        if len(me.workers) > 1:
+            looked = await _look(me)
+            if looked is None:
+                return False
+            if me.rank == 0:
+                choice = _decided(looked, me)
+                self.tell(f"auto: {choice.why}")
+                number = CANDIDATES.index(choice.algorithm)
+            # Of one rank for all: another machine's rounding might lead to another choice.
+            first = me.workers.members[0]
+            number = int(await me.broadcast(torch.tensor([float(number)]), first, me.workers))
+        me.kept[_KEPT] = torch.tensor([float(number)])
+        return True
+
+
+async def _look(me: Worker) -> Fleet | None:
+    """The machines as they showed themselves in a few updates; None: the data ended before."""
+    paces: list[list[tuple[int, float]]] = [[] for _ in me.workers]
+    besides: list[float] = []
+    for update in range(WARM_UP + UPDATES):
+        if not me.training:
+            return None
+        begun = time.perf_counter()
+        made = await accumulate_and_step(me, _size(me, update))
+        took = time.perf_counter() - begun
+        parts: tuple[Contribution, ...] = made.contributions
+        if update >= WARM_UP and all(part.samples and part.seconds > 0 for part in parts):
+            besides.append(max(0.0, took - parts[me.rank].seconds))
+            for pace, part in zip(paces, parts, strict=True):
+                pace.append((part.samples, part.seconds))
+    if not besides:
+        return None
+    beside_s = await _least(me, statistics.median(besides))
+    machines = []
+    for times in paces:  # which all workers have alike, as the sums had them
+        found = fit_pace(times)
+        machines.append(
+            Machine(samples_per_s=1 / found.s_per_sample, s_per_batch=found.s_per_batch, jitter=found.jitter)
+        )
+    return Fleet(machine=tuple(machines), network=await _network(me, beside_s))
+
+
+def _size(me: Worker, update: int) -> int:
+    """My part of an update: in turn a half more and a half less, so that all parts make up the usual number."""
+    if me.rank == len(me.workers) - 1 and me.rank % 2 == 0:
+        return me.batch_size  # without a neighbour
+    half = me.batch_size // 2
+    return me.batch_size + (half if (me.rank + update) % 2 else -half)
+
+
+async def _network(me: Worker, beside_s: float) -> Network:
+    """Links with which a sum takes what updates took besides computing; the least that one takes is latency."""
+    took = []
+    for _ in range(_SUMS):
+        begun = time.perf_counter()
+        await me.all_reduce(torch.zeros(1))
+        took.append(time.perf_counter() - begun)
+    num_workers, empty_s = len(me.workers), await _least(me, min(took))
+    steps = 2 * (num_workers - 1)
+    per_byte = max(beside_s - empty_s, 1e-9) / _nbytes(me)
+    bandwidth = min(1e15, max(1.0, steps / num_workers / per_byte))
+    return Network(bandwidth_bytes_per_s=bandwidth, latency_s=min(empty_s, beside_s) / steps)
+
+
+async def _least(me: Worker, seconds: float) -> float:
+    """The shortest of all workers' times: the last to come waits for nobody."""
+    times = torch.zeros(len(me.workers))
+    times[me.rank] = seconds
+    return float((await me.all_reduce(times)).min())
+
+
+def _nbytes(me: Worker) -> int:
+    return me.parameters.nbytes
+
+
+def _decided(fleet: Fleet, me: Worker) -> Choice:
+    """The choice; the script's random numbers stay as they are."""
+    states = read_states()
+    try:
+        values = me.parameters.values
+        chosen = choose_by_speed(
+            fleet,
+            len(values),
+            me.batch_size,
+            micro_batch=me.micro_batch,
+            bytes_per_parameter=values.element_size(),
+            algorithms=CANDIDATES,
+        )
+    finally:
+        set_states(states)
+    return chosen.choice
