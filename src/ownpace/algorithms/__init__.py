@@ -48,7 +48,7 @@ def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) ->
             "algorithm 'auto' is for `ownpace train`, ownpace.train and ownpace.join, which choose one; name one here"
         )
     if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them")
+        raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
     return build(ALGORITHMS[name], parameters or {}, where=f"the parameters of {name}")
 
 
