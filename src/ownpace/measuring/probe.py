@@ -22,6 +22,7 @@ from torch import Tensor
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Gradient
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.task import Task
 from ownpace.measuring.fit import fit_pace
 from ownpace.measuring.links import Links, measure_links, timed
@@ -131,7 +132,7 @@ class Probe(Algorithm):
         """How long it takes to read a sample, as part of a batch."""
         if self.task is None:
             return 0.0
-        samples = self.task.train_samples()
+        samples = as_samples(self.task.train_samples())
         size = min(max(self.sizes), len(samples))
         took = []
         for attempt in range(4):
