@@ -116,8 +116,8 @@ def _network(found: Measured) -> list[str]:
     whole_s = links.slowest_message_s + size / links.slowest_message_bytes_per_s
     if whole_s > _UNLIKE * (links.message_s + size / links.message_bytes_per_s):
         told.append(
-            f"Links differ: over the slowest from the first worker, a message takes {slowest}. The file has one figure for "
-            "all, that of sums."
+            f"Links differ: over the slowest from the first worker, a message takes {slowest}. "
+            "The file has one figure for all, that of sums."
         )
     return told
 
