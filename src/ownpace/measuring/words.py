@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from ownpace.fleet.model import MEAN_ABS_NORMAL
-from ownpace.measuring.measured import MachineClass, Measured
+from ownpace.measuring.measured import MachineClass, Measured, rate
 
 _SLOWER = 1.15
 _LARGE_FIXED = 0.4
@@ -31,7 +31,7 @@ def table(found: Measured) -> Table:
         times, many = each.times, f" x {len(each.ranks)}" if len(each.ranks) > 1 else ""
         shown.add_row(
             f"{each.name[:_NAME]}{many}",
-            f"{each.samples_per_s:,.0f}" if each.samples_per_s >= 10 else f"{each.samples_per_s:.3g}",
+            rate(each.samples_per_s),
             f"{100 * times.uncertainty:.0f}",
             f"{each.samples_per_s / fastest:.0%}",
             seconds(times.s_per_batch),
@@ -84,7 +84,7 @@ def _costs(each: MachineClass, batch_size: int) -> list[str]:
         twice = 2 * batch_size / (each.batch_s + batch_size * times.s_per_sample * mean)
         told.append(
             f"{each.name}: {fixed:.0%} of a batch's time is spent on beginning it; batches of {2 * batch_size} would "
-            f"give {twice:,.0f} samples/s."
+            f"give {rate(twice)} samples/s."
         )
     load = batch_size * times.load_s_per_sample / each.batch_s
     if load > _LARGE_LOAD:
