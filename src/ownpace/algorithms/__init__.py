@@ -43,13 +43,18 @@ def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) ->
     >>> make_algorithm("stale", {"staleness": "5"})
     StaleSgd(staleness=5, by_layer=False)
     """
-    if name == "auto":
-        raise InputError(
-            "algorithm 'auto' is for `ownpace train`, ownpace.train and ownpace.join, which choose one; name one here"
-        )
     if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
+        raise unknown_algorithm(name)
     return build(ALGORITHMS[name], parameters or {}, where=f"the parameters of {name}")
 
 
-__all__ = ["ALGORITHMS", "DEFAULT", "make_algorithm"]
+def unknown_algorithm(name: str) -> InputError:
+    """The error for a name that no algorithm has."""
+    if name == "auto":
+        return InputError(
+            "algorithm 'auto' is for `ownpace train`, ownpace.train and ownpace.join, which choose one; name one here"
+        )
+    return unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
+
+
+__all__ = ["ALGORITHMS", "DEFAULT", "make_algorithm", "unknown_algorithm"]
