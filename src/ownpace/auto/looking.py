@@ -24,6 +24,7 @@ from ownpace.core.contract.values import Contribution
 from ownpace.drop_in.random_states import read_states, set_states
 from ownpace.fleet import Fleet, Machine, Network
 from ownpace.measuring.fit import fit_pace
+from ownpace.measuring.links import least, timed
 from ownpace.planning import choose_by_speed
 from ownpace.planning.results import Choice
 
@@ -63,7 +64,8 @@ class Auto(Algorithm):
                 number = CANDIDATES.index(choice.algorithm)
             # Of one rank for all: another machine's rounding might lead to another choice.
             first = me.workers.members[0]
-            number = int(await me.broadcast(torch.tensor([float(number)]), first, me.workers))
+            device = me.parameters.values.device
+            number = int(await me.broadcast(torch.tensor([float(number)], device=device), first, me.workers))
         me.kept[_KEPT] = torch.tensor([float(number)])
         return True
 
@@ -85,7 +87,7 @@ async def _look(me: Worker) -> Fleet | None:
                 pace.append((part.samples, part.seconds))
     if not besides:
         return None
-    beside_s = await _least(me, statistics.median(besides))
+    beside_s = await least(me, statistics.median(besides), me.parameters.values.device)
     machines = []
     for times in paces:  # which all workers have alike, as the sums had them
         found = fit_pace(times)
@@ -105,27 +107,13 @@ def _size(me: Worker, update: int) -> int:
 
 async def _network(me: Worker, beside_s: float) -> Network:
     """Links with which a sum takes what updates took besides computing; the least that one takes is latency."""
-    took = []
-    for _ in range(_SUMS):
-        begun = time.perf_counter()
-        await me.all_reduce(torch.zeros(1))
-        took.append(time.perf_counter() - begun)
-    num_workers, empty_s = len(me.workers), await _least(me, min(took))
+    values = me.parameters.values
+    took = [(await timed(me, values.new_zeros(1)))[1] for _ in range(_SUMS)]
+    num_workers, empty_s = len(me.workers), await least(me, min(took), values.device)
     steps = 2 * (num_workers - 1)
-    per_byte = max(beside_s - empty_s, 1e-9) / _nbytes(me)
+    per_byte = max(beside_s - empty_s, 1e-9) / values.nbytes
     bandwidth = min(1e15, max(1.0, steps / num_workers / per_byte))
     return Network(bandwidth_bytes_per_s=bandwidth, latency_s=min(empty_s, beside_s) / steps)
-
-
-async def _least(me: Worker, seconds: float) -> float:
-    """The shortest of all workers' times: the last to come waits for nobody."""
-    times = torch.zeros(len(me.workers))
-    times[me.rank] = seconds
-    return float((await me.all_reduce(times)).min())
-
-
-def _nbytes(me: Worker) -> int:
-    return me.parameters.nbytes
 
 
 def _decided(fleet: Fleet, me: Worker) -> Choice:
