@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ownpace.algorithms import make_algorithm
 from ownpace.core.blocks.accumulate import accumulate_and_step
@@ -87,14 +88,17 @@ async def _look(me: Worker) -> Fleet | None:
                 pace.append((part.samples, part.seconds))
     if not besides:
         return None
-    beside_s = await least(me, statistics.median(besides), me.parameters.values.device)
+    values = me.parameters.values
+    beside_s = await least(me, statistics.median(besides), values.device)
+    empty_s, whole_s = await _sum_s(me, values[:1]), await _sum_s(me, values)
+    # What is left is the script's own: drawing a batch, logging. Unlike a sum, that cannot be hidden.
+    loop_s = max(0.0, beside_s - whole_s)
     machines = []
     for times in paces:  # which all workers have alike, as the sums had them
         found = fit_pace(times)
-        machines.append(
-            Machine(samples_per_s=1 / found.s_per_sample, s_per_batch=found.s_per_batch, jitter=found.jitter)
-        )
-    return Fleet(machine=tuple(machines), network=await _network(me, beside_s))
+        fixed_s = found.s_per_batch + loop_s
+        machines.append(Machine(samples_per_s=1 / found.s_per_sample, s_per_batch=fixed_s, jitter=found.jitter))
+    return Fleet(machine=tuple(machines), network=_network(len(paces), empty_s, whole_s, values.nbytes))
 
 
 def _size(me: Worker, update: int) -> int:
@@ -105,15 +109,17 @@ def _size(me: Worker, update: int) -> int:
     return me.batch_size + (half if (me.rank + update) % 2 else -half)
 
 
-async def _network(me: Worker, beside_s: float) -> Network:
-    """Links with which a sum takes what updates took besides computing; the least that one takes is latency."""
-    values = me.parameters.values
-    took = [(await timed(me, values.new_zeros(1)))[1] for _ in range(_SUMS)]
-    num_workers, empty_s = len(me.workers), await least(me, min(took), values.device)
+async def _sum_s(me: Worker, values: Tensor) -> float:
+    """How long a sum of such a vector takes, at best."""
+    return await least(me, min([(await timed(me, torch.zeros_like(values)))[1] for _ in range(_SUMS)]), values.device)
+
+
+def _network(num_workers: int, empty_s: float, whole_s: float, nbytes: int) -> Network:
+    """Links with which sums take so long: one of nothing, and one of the whole model."""
     steps = 2 * (num_workers - 1)
-    per_byte = max(beside_s - empty_s, 1e-9) / values.nbytes
+    per_byte = max(whole_s - empty_s, 1e-9) / nbytes
     bandwidth = min(1e15, max(1.0, steps / num_workers / per_byte))
-    return Network(bandwidth_bytes_per_s=bandwidth, latency_s=min(empty_s, beside_s) / steps)
+    return Network(bandwidth_bytes_per_s=bandwidth, latency_s=empty_s / steps)
 
 
 def _decided(fleet: Fleet, me: Worker) -> Choice:
