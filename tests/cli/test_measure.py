@@ -56,10 +56,15 @@ def test_measure_shows_a_table_and_writes_a_fleet_once(ownpace, monkeypatch) -> 
         ("measure --out fleet.json", "does not end in .toml"),
         ("train --algorithm auto --resume runs/first", "keeps the algorithm it has; leave it out"),
         ("train --algorithm auto -p steps=3", "auto chooses the algorithm itself; leave them out"),
+        ("train --algorithm auto --batch-size 5000", "more than the 1437 training samples"),
+        ("train --algorithm auto --out taken", "taken already holds a run"),
         ("compare --algorithms sync,auto", "algorithm 'auto' is for `ownpace train`"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(ownpace, arguments, words) -> None:
+    if "taken" in arguments:
+        assert ownpace("train --epochs 0.1 --out taken")[0] == 0
     code, _, err = ownpace(arguments)
     assert code == 2
     assert words in err.splitlines()[-1]
+    assert "planning" not in err  # found before a minute was spent

@@ -6,6 +6,6 @@ joining     `ownpace.join` with that
 """
 
 from ownpace.auto.joining import join
-from ownpace.auto.training import AUTO, Chosen, choose, train
+from ownpace.auto.training import AUTO, Chosen, check_out, choose, train
 
-__all__ = ["AUTO", "Chosen", "choose", "join", "train"]
+__all__ = ["AUTO", "Chosen", "check_out", "choose", "join", "train"]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 from typing import ParamSpec
 
 from ownpace.core.contract.errors import InputError
@@ -18,6 +19,7 @@ from ownpace.planning import plan
 from ownpace.run import Config, Result
 from ownpace.run import train as run_train
 from ownpace.run.config import default_fleet
+from ownpace.run.place import check_run
 
 AUTO = "auto"
 MEASURING_S = 8.0
@@ -61,6 +63,7 @@ def choose(config: Config, say: Callable[[str], None], known: Chosen | None = No
     """
     if config.parameters and known is None:
         raise InputError(f"parameters is {config.parameters!r}, but auto chooses the algorithm itself; leave them out")
+    replace(config, algorithm="sync", parameters={}, log_files=False).job()  # bad input, before a minute is spent
     if num_ranks() is None:
         return known or _planned(config, _fleet(config, say), say)
     if told := _from_first("" if known is None else known.to_json()):
@@ -103,6 +106,7 @@ def _with_auto(train: Callable[P, Result]) -> Callable[P, Result]:
         if fields.get("algorithm") != AUTO or args:
             return train(*args, **fields)
         refuse_resuming(fields.get("resume"))
+        check_out(fields.get("out"), overwrite=bool(fields.get("overwrite")))
         chosen = choose(_config(fields), _say)
         instead: dict[str, object] = {"algorithm": chosen.algorithm, "parameters": dict(chosen.parameters)}
         if "lr" not in fields and chosen.lr is not None:
@@ -117,6 +121,12 @@ def refuse_resuming(resume: object) -> None:
     """Raise if a run is to go on."""
     if resume is not None:
         raise InputError("algorithm is 'auto', but a run that goes on keeps the algorithm it has; leave it out")
+
+
+def check_out(out: object, *, overwrite: bool) -> None:
+    """Raise if the run's folder is taken: before a minute is spent."""
+    if isinstance(out, str | Path) and is_main_process():
+        check_run(Path(out), overwrite=overwrite)
 
 
 def _config(fields: Mapping[str, object]) -> Config:

@@ -58,7 +58,8 @@ def train(
     resumption = (again and again.resumption) or _resumption(resume, config, given)
     described = given.config(config) if resumption is None else resumption.config
     if given.fields.get("algorithm") == AUTO:
-        described = chosen(described, given, goes_on=resumption is not None)
+        replaces = overwrite or again is not None
+        described = chosen(described, given, out, overwrite=replaces, goes_on=resumption is not None)
     name = label(described.algorithm)
     out = resumption.run if out is None and resumption is not None else out
     # Otherwise each process would make up a folder: its name has the time at which it was asked for.
