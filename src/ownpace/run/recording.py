@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ownpace.core.blocks.varying_batch import VaryingBatch
+from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.events import Evaluation, Event, Run
 from ownpace.core.contract.target import Target, TargetWatch
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines import Job, Outcome
+from ownpace.report.advice import advice
 from ownpace.report.outline import RunOutline
 from ownpace.report.summary import SummaryBuilder
 from ownpace.run.checkpoints import CheckpointWriter
@@ -103,10 +106,18 @@ class Recording:
             self._folder.path,
             checkpoint,
             job.algorithm.remark(summary.updates),
+            tuple(advice(summary, self._asked(job.algorithm, len(summary.busy)))),
             self._history,
             self._outline,
             partial(model_of, job.task, outcome.model),
         )
+
+    def _asked(self, algorithm: Algorithm, num_workers: int) -> int | None:
+        """The samples of an update that were asked for, where there may be more of them and no bound was lifted."""
+        if not isinstance(algorithm, VaryingBatch):
+            return None
+        asked = algorithm.target_batch or self._config.batch_size * num_workers
+        return max(asked, (algorithm.max_batch or 0) // 2)
 
 
 def _samples(state: PlainState) -> int:

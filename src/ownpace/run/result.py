@@ -54,6 +54,8 @@ class Result:
     """The latest that is whole, if the run wrote any or went on from one."""
     remark: str | None = None
     """What the algorithm has to say of this run, if anything."""
+    warnings: tuple[str, ...] = ()
+    """What makes the figures of this run mean less than they seem to."""
     history: History = field(default_factory=History, compare=False)
     """A row for each evaluation: `time`, `samples`, `updates`, `loss`, `accuracy`."""
     outline: RunOutline = field(default_factory=RunOutline, compare=False)
@@ -115,7 +117,8 @@ class Result:
 
     def as_dict(self) -> dict[str, object]:
         """The summary and the wall-clock time, ready for JSON."""
-        return {**self.summary.as_dict(), "wall_seconds": self.wall_seconds, "out": self.folder and str(self.folder)}
+        about = {"wall_seconds": self.wall_seconds, "warnings": list(self.warnings)}
+        return {**self.summary.as_dict(), **about, "out": self.folder and str(self.folder)}
 
 
 def go_on_from(checkpoint: Path) -> str:
@@ -162,7 +165,7 @@ def load_result(folder: Path) -> Result:
             raise InputError(f"{folder / MODEL} cannot be read: {error}") from None
         return model_of(task_of(config.task, config.model, config.task_parameters), state)
 
-    return Result(summary, _wall_seconds(folder), None, folder, None, None, history, outline, make_model)
+    return Result(summary, _wall_seconds(folder), None, folder, None, None, (), history, outline, make_model)
 
 
 def _wall_seconds(folder: Path) -> float:
