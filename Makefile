@@ -78,6 +78,7 @@ bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a ma
 	$(BIN)/python benchmarks/servers.py
 	$(BIN)/python benchmarks/sites.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/bookkeeping.py --workers 2,4,8
 
 claims: .venv/ready  ## the races of docs/results/claims.md: hours on a small machine; what was run before is kept in runs/
 	cd benchmarks && ../$(BIN)/python -m claims
