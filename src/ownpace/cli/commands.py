@@ -20,6 +20,10 @@ COMMANDS = {
         "ownpace.cli.compare:compare",
         "Compare algorithms on the same fleet, task and seeds: a table and a figure.",
     ),
+    "measure": (
+        "ownpace.cli.measure:measure",
+        "Measure how fast these machines are with a task, and write a fleet file.",
+    ),
     "plan": (
         "ownpace.cli.plan:plan",
         "Say which algorithm to take on your machines, at which learning rate, and what would help.",
@@ -28,6 +32,15 @@ COMMANDS = {
         "ownpace.cli.status:show",
         "Show where a run stands: how far it came, which checkpoints are whole, and how to go on.",
     ),
+    "report": (
+        "ownpace.cli.report:report",
+        "Show runs as one HTML page that needs no network: curves, where the time went, timelines, settings.",
+    ),
+    "watch": (
+        "ownpace.cli.watch:watch",
+        "Follow a run until it ends: how far it is, how it learns, how busy its workers are.",
+    ),
+    "runs": ("ownpace.cli.runs:runs", "List runs, the latest last: what was run, how well it did, how it ended."),
     "list": ("ownpace.cli.list:list_", "List algorithms, tasks and fleets, with one line each."),
 }
 """Name → where its function is, and the first line of that function's help."""

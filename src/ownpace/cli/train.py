@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -14,6 +15,7 @@ import typer
 from rich.console import Console
 
 from ownpace.cli import options
+from ownpace.cli.auto import AUTO, chosen
 from ownpace.cli.logs import show_logs
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.run.place import FIGURE
@@ -56,6 +58,9 @@ def train(
     again = started_again(out)
     resumption = (again and again.resumption) or _resumption(resume, config, given)
     described = given.config(config) if resumption is None else resumption.config
+    if given.fields.get("algorithm") == AUTO:
+        replaces = overwrite or again is not None
+        described = chosen(described, given, out, overwrite=replaces, goes_on=resumption is not None)
     name = label(described.algorithm)
     out = resumption.run if out is None and resumption is not None else out
     # Otherwise each process would make up a folder: its name has the time at which it was asked for.
@@ -65,10 +70,9 @@ def train(
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
         _take_part(described, folder, resumption)
     result, outline = _run(described, folder, resumption, overwrite=overwrite or again is not None)
+    _show(result, {name: outline}, Console(stderr=as_json))
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
-    else:
-        _show(result, {name: outline} if described.detail else {})
     if result.error is not None:
         if (hint := result.how_to_go_on()) is not None:
             typer.echo(f"ownpace: {hint}", err=True)
@@ -117,7 +121,7 @@ def _run(config: Config, folder: Path, resumption: Resumption | None, *, overwri
             folder,
             overwrite=overwrite,
             resumption=resumption,
-            on_start=bar.on_start,
+            on_start=partial(bar.on_start, engine=config.engine_name),
             on_event=bar.on_event,
             on_progress=bar.on_progress,
         )
@@ -131,20 +135,20 @@ def _resumption(resume: Path | None, config: Path | None, given: options.Given) 
         return None
     from ownpace.run.resume import find_resumption
 
+    if given.fields.get("algorithm") == AUTO:
+        raise InputError("--algorithm is auto, but a run that goes on keeps the algorithm it has; leave it out")
     if config is not None:
         raise InputError(f"--resume takes the run's own configuration, but --config was given {config}; drop one")
     return find_resumption(resume, given.fields)
 
 
-def _show(result: Result, figure: Mapping[str, RunOutline]) -> None:
-    from ownpace.cli.show import draw, show_remarks
+def _show(result: Result, figure: Mapping[str, RunOutline], console: Console) -> None:
+    from ownpace.cli.show import draw, show_remarks, show_warnings
     from ownpace.report.table import comparison_table
 
-    console = Console()
-    console.print(comparison_table([result.summary]))
+    console.print(comparison_table([result.summary], console.width))
     show_remarks([result], console)
-    if result.folder is None:
-        return
-    if figure:
+    if result.folder is not None:
         draw(figure, result.folder / FIGURE, console)
-    console.print(f"results in {result.folder}", markup=False)
+        console.print(f"results in {result.folder}", markup=False, soft_wrap=True)
+    show_warnings([result])

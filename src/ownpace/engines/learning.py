@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.augmented import TrainingSamples
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.flat import Buffers, FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, OptimizerSpec
 from ownpace.core.learning.task import Samples, Score, Task
@@ -33,7 +34,7 @@ class RealLearning:
 
     @cached_property
     def _test(self) -> Samples:
-        return self._task.test_samples().to(self._device)
+        return as_samples(self._task.test_samples()).to(self._device)
 
     def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
         like = self.initial[shard.start : shard.stop]
@@ -42,12 +43,12 @@ class RealLearning:
     def new_buffers(self) -> Buffers:
         return self._model.new_buffers()
 
-    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[list[Tensor], float]:
         self._model.bind(values, buffers)
-        total, loss = self._model.gradient(*self._train.pick(indices))
+        parts, loss = self._model.layer_gradients(*self._train.pick(indices))
         if buffers:
             buffers[:] = self._model.take_buffers()
-        return total, loss.item() * len(indices)
+        return parts, loss.item() * len(indices)
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
         self._model.bind(values.to(self._device), self._model.mean_buffers(buffers))

@@ -117,7 +117,9 @@ class _Planner:
         # Before anything runs: a question that cannot be understood is found at once.
         self._others = [imagined(machines, question) for question in asked]
         self.base = for_trials(config, machines)
-        self._job_task: Task = self.base.job().task
+        job = self.base.job()
+        self._job_task: Task = job.task
+        self._own_lr = job.optimizer.lr  # of an optimizer that Python gave: it has a rate of its own
         self._seeds, self._seconds, self._on_progress = seeds, seconds, on_progress
         entered, left_out = candidates(machines, algorithms)
         self._candidates = {candidate.algorithm: candidate for candidate in entered}
@@ -167,7 +169,7 @@ class _Planner:
         num = len(known.fleet.workers)
         grids = {name: octaves(self._candidates[name].guess(pilot.lr, num), 2, 2) for name in others}
         if not isinstance(self.base.optimizer, str):
-            grids = {name: [self.base.lr] for name in others}
+            grids = {name: [self._own_lr] for name in others}
         self._study(pool, dict.fromkeys(others, limit), grids, total, deadline)
         self._confirm(pool, limit, total)
 
@@ -243,7 +245,7 @@ class _Planner:
 
     def _first_grid(self) -> list[float]:
         if not isinstance(self.base.optimizer, str):
-            return [self.base.lr]  # it has a rate of its own
+            return [self._own_lr]
         return octaves(*FIRST_GRID.get(self.base.optimizer, OTHER_GRID))
 
     def _study(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +13,8 @@ from ownpace.algorithms import ALGORITHMS, DEFAULT
 from ownpace.core.choices import OPTIMIZERS, Evaluate, OnFailure, Precision, Sampling
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.schedule import Schedule, ScheduleShape
+from ownpace.core.learning.schedule import ScheduleShape
+from ownpace.core.own_code import absolute
 from ownpace.core.settings import not_negative, positive, values_of
 from ownpace.core.whole_file import write_text
 from ownpace.fleet import PRESETS, Fleet, read_fleet
@@ -22,13 +23,11 @@ from ownpace.run.help import FAIL, LEARN, RUN, STOP, WRITE, Help
 from ownpace.tasks import TASKS
 
 if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help` must not wait
-    from ownpace.core.learning.optimizer import Build, OptimizerSpec
+    from ownpace.core.learning.optimizer import Build
     from ownpace.core.learning.task import Task
     from ownpace.engines import Job
 
 CONFIG = "config.json"
-DEFAULT_EPOCHS = 20
-MOST_SAMPLES = 10**15
 Engine = Literal["virtual", "process"]
 
 
@@ -46,17 +45,19 @@ class Config:
     To add an option to all of these, add a field here.
     """
 
-    algorithm: Annotated[str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, or module:Class.", RUN)] = DEFAULT
+    algorithm: Annotated[
+        str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, my.py:Class, or auto: choose for me.", RUN)
+    ] = DEFAULT
     parameters: Annotated[
         Mapping[str, object], Help("Parameters of the algorithm.", RUN, "-p/--parameter", "NAME=VALUE")
     ] = field(default_factory=dict)
-    task: Annotated[str | Task, Help(f"What to train: {_names(TASKS)}, or module:Class.", RUN)] = "digits"
+    task: Annotated[str | Task, Help(f"What to train: {_names(TASKS)}, or my.py:Class.", RUN)] = "digits"
     task_parameters: Annotated[
         Mapping[str, object], Help("Parameters of the task.", RUN, "-t/--task-parameter", "NAME=VALUE")
     ] = field(default_factory=dict)
     model: Annotated[str | None, Help("One of the task's models (default: its first).", RUN)] = None
     fleet: Annotated[
-        str | Fleet | None,
+        str | Fleet | Sequence[float] | None,
         Help(
             f"A preset ({_names(PRESETS)}), relative paces (4,2,1,1; 1 is 1000 samples/s), x4 for four workers at full "
             "speed, or a .toml file (default: 4,2,1,1; under torchrun, its processes at full speed).",
@@ -81,14 +82,16 @@ class Config:
     batch_size: Annotated[int, Help("Samples of each worker per update.", LEARN)] = 32
     micro_batch: Annotated[int | None, Help("Samples per gradient computation at most (default: all).", LEARN)] = None
     optimizer: Annotated[str | Build, Help(f"The optimizer: {_names(OPTIMIZERS)}.", LEARN)] = "sgd"
-    lr: Annotated[float, Help("Learning rate.", LEARN)] = 0.05
-    momentum: Annotated[float, Help("Momentum (sgd, rmsprop).", LEARN)] = 0.0
+    lr: Annotated[float | None, Help("Learning rate (default: the task's; other optimizers' own).", LEARN)] = None
+    momentum: Annotated[float | None, Help("Momentum (sgd, rmsprop; default: the task's, for sgd).", LEARN)] = None
     nesterov: Annotated[bool, Help("Nesterov's momentum (sgd).", LEARN)] = False
     weight_decay: Annotated[float, Help("Weight decay.", LEARN)] = 0.0
     clip_norm: Annotated[
         float | None, Help("Shorten the gradient of each optimizer step to this length (default: never).", LEARN)
     ] = None
-    schedule: Annotated[ScheduleShape, Help("How the learning rate changes over the samples.", LEARN)] = "constant"
+    schedule: Annotated[
+        ScheduleShape | None, Help("How the learning rate changes over the samples (default: the task's).", LEARN)
+    ] = None
     warmup_samples: Annotated[int, Help("Raise the learning rate linearly over this many samples.", LEARN)] = 0
     sampling: Annotated[
         Sampling,
@@ -97,10 +100,13 @@ class Config:
 
     samples: Annotated[int | None, Help("Stop after this many samples.", STOP)] = None
     epochs: Annotated[
-        float | None, Help(f"Stop after this many epochs (default: {DEFAULT_EPOCHS}, if nothing else ends it).", STOP)
+        float | None, Help("Stop after this many epochs (default: the task's, if nothing else ends it).", STOP)
     ] = None
     seconds: Annotated[float | None, Help("Stop after this many seconds of the engine's clock.", STOP)] = None
-    target: Annotated[float | None, Help("The test accuracy to time, as in 0.95.", STOP)] = None
+    target: Annotated[
+        float | None, Help("The test accuracy to time, as in 0.95: two evaluations in a row must be there.", STOP)
+    ] = None
+    target_loss: Annotated[float | None, Help("The test loss to time, where that says more.", STOP)] = None
     stop_at_target: Annotated[bool, Help("Stop as soon as the target is reached.", STOP)] = False
     eval_every: Annotated[int | None, Help("Samples between evaluations (default: at most 40 in a run).", STOP)] = None
     evaluate: Annotated[
@@ -178,7 +184,7 @@ class Config:
             ("epochs", {"samples": None}),
         ):
             # Only if it changes: naming the same algorithm again must not drop its parameters.
-            if name in changes and changes[name] != kept[name]:
+            if name in changes and absolute(changes[name]) != absolute(kept[name]):
                 kept |= belongings
         for name in ("parameters", "task_parameters"):
             given, earlier = changes.get(name), kept[name]
@@ -194,6 +200,7 @@ class Config:
             InputError: A name is unknown or a value cannot be used.
         """
         from ownpace.engines import Job
+        from ownpace.run.learning import num_samples, optimizer_spec
         from ownpace.run.names import algorithm_of, label, task_of
 
         if self.log_files and out is None:
@@ -203,14 +210,15 @@ class Config:
         not_negative(checkpoint_every=self.checkpoint_every)
         positive(checkpoints_kept=self.checkpoints_kept)
         same: dict[str, Any] = {name: getattr(self, name) for name in shared_with_job()}
+        samples = num_samples(self, task)
         same["checkpoint_every"] = self.checkpoint_every or None  # with 0, nobody takes checkpoints
         return Job(
             **same,
             algorithm=algorithm_of(self.algorithm, self.parameters),
             task=task,
             fleet=fleet,
-            optimizer=self._optimizer(),
-            samples=self._num_samples(task),
+            optimizer=optimizer_spec(self, task, samples),
+            samples=samples,
             labels={
                 "algorithm": label(self.algorithm),
                 "task": label(self.task),
@@ -221,16 +229,16 @@ class Config:
 
     def resolved(self, job: Job) -> Config:
         """The same with every name and default spelled out, as its job has them."""
-        named: dict[str, Any] = {}
-        if isinstance(self.algorithm, str) and is_dataclass(job.algorithm):
-            named["parameters"] = values_of(job.algorithm)
-        if isinstance(self.task, str) and is_dataclass(job.task):
-            values = values_of(job.task)
-            named["model"] = values.pop("model_name") if job.task.models else None
-            named["task_parameters"] = values
+        from ownpace.run.names import spelled_out
+
+        named: dict[str, Any] = spelled_out(self.algorithm, job.algorithm, self.task, job.task)
+        optimizer = absolute(self.optimizer)
         # The job has turned epochs into samples, and a file with both would be refused when it is read.
         epochs = self.epochs if job.samples is None else None
-        return replace(self, engine=self.engine_name, fleet=job.fleet, samples=job.samples, epochs=epochs, **named)
+        learning = job.optimizer
+        named |= {"lr": learning.lr, "momentum": learning.momentum, "schedule": learning.schedule.shape}
+        named |= {"engine": self.engine_name, "fleet": job.fleet, "samples": job.samples, "epochs": epochs}
+        return replace(self, optimizer=optimizer, **named)
 
     @property
     def engine_name(self) -> Engine:
@@ -238,36 +246,6 @@ class Config:
         from ownpace.engines import num_ranks
 
         return self.engine or ("virtual" if num_ranks() is None else "process")
-
-    def _optimizer(self) -> OptimizerSpec:
-        from ownpace.core.learning.optimizer import OptimizerSpec
-        from ownpace.run.names import optimizer_of
-
-        optimizer = optimizer_of(self.optimizer)
-        return OptimizerSpec(
-            name=optimizer if isinstance(optimizer, str) else "sgd",
-            custom=None if isinstance(optimizer, str) else optimizer,
-            lr=self.lr,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            clip_norm=self.clip_norm,
-            schedule=Schedule(shape=self.schedule, warmup_samples=self.warmup_samples),
-        )
-
-    def _num_samples(self, task: Task) -> int | None:
-        if self.samples is not None and self.epochs is not None:
-            raise InputError(f"samples is {self.samples} and epochs is {self.epochs}; give one of them")
-        # Here and not in Job, which knows samples only.
-        positive(epochs=self.epochs)
-        if self.samples is not None or (self.epochs is None and self.seconds is not None):
-            return self.samples
-        epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
-        # Bounded before rounding: the product may be infinite, which cannot be rounded.
-        samples = round(min(epochs * len(task.train_samples()), MOST_SAMPLES))
-        if not 0 < samples < MOST_SAMPLES:
-            raise InputError(f"epochs is {epochs}, which makes {samples:,} samples; choose another number")
-        return samples
 
 
 def help_of(name: str) -> Help:

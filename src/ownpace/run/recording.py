@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ownpace.core.blocks.varying_batch import VaryingBatch
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import DivergenceError, OwnpaceError
 from ownpace.core.contract.events import Evaluation, Event, Run
+from ownpace.core.contract.target import Target, TargetWatch
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines import Outcome
+from ownpace.report.advice import advice
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.run.checkpoints import CheckpointWriter, samples_of
 from ownpace.run.config import Config
@@ -33,6 +36,8 @@ class Result:
     """The latest that is whole, if the run wrote any or went on from one."""
     remark: str | None = None
     """What the algorithm has to say of this run, if anything."""
+    warnings: tuple[str, ...] = ()
+    """What makes the figures of this run mean less than they seem to."""
 
     def how_to_go_on(self) -> str | None:
         """What to do after a run that ended early, if there is a checkpoint to go on from."""
@@ -43,7 +48,8 @@ class Result:
 
     def as_dict(self) -> dict[str, object]:
         """The summary and the wall-clock time, ready for JSON."""
-        return {**self.summary.as_dict(), "wall_seconds": self.wall_seconds, "out": self.folder and str(self.folder)}
+        about = {"wall_seconds": self.wall_seconds, "warnings": list(self.warnings)}
+        return {**self.summary.as_dict(), **about, "out": self.folder and str(self.folder)}
 
 
 def go_on_from(checkpoint: Path) -> str:
@@ -119,7 +125,15 @@ class Recording:
         checkpoint = self._folder.checkpoint if self._writer is None else self._writer.last
         wall_seconds = time.perf_counter() - self._began
         remark = algorithm.remark(summary.updates)
-        return Result(summary, wall_seconds, outcome.error, self._folder.path, checkpoint, remark)
+        warnings = tuple(advice(summary, self._asked(algorithm, len(summary.busy))))
+        return Result(summary, wall_seconds, outcome.error, self._folder.path, checkpoint, remark, warnings)
+
+    def _asked(self, algorithm: Algorithm, num_workers: int) -> int | None:
+        """The samples of an update that were asked for, where there may be more of them and no bound was lifted."""
+        if not isinstance(algorithm, VaryingBatch):
+            return None
+        asked = algorithm.target_batch or self._config.batch_size * num_workers
+        return max(asked, (algorithm.max_batch or 0) // 2)
 
 
 def _samples(state: PlainState) -> int:
@@ -131,24 +145,38 @@ def _samples(state: PlainState) -> int:
 
 
 class Highlights:
-    """The events that a run's summary is made of: few, so that each checkpoint can hold them."""
+    """The events that a run's summary is made of: few, so that each checkpoint can hold them.
+
+    Replayed, they give the same summary: beside an evaluation that may meet the target stands its neighbour that does
+    not, so that no two seem to be in a row that are not.
+    """
 
     def __init__(self) -> None:
         self._run: Run | None = None
-        self._better: list[Evaluation] = []
-        """Than all before."""
-        self._last: Evaluation | None = None
+        self._best: list[Evaluation] = []
+        """The best, and the one right after it."""
+        self._latest: list[Evaluation] = []
+        """The last three."""
+        self._reaching: list[Evaluation] = []
+        """The two that reached the target, after the one before them."""
+        self._watch = TargetWatch(Target())
 
     def take(self, event: Event) -> None:
         """Look at one more event."""
         if isinstance(event, Run):
             self._run = event
+            self._watch = TargetWatch(Target(event.target, event.target_loss))
         elif isinstance(event, Evaluation):
-            self._last = event
-            if event.accuracy is not None and (not self._better or event.accuracy > (self._better[-1].accuracy or 0.0)):
-                self._better.append(event)
+            self._latest = [*self._latest[-2:], event]
+            if event.accuracy is not None and (not self._best or event.accuracy > (self._best[0].accuracy or 0.0)):
+                self._best = [event]
+            elif len(self._best) == 1:
+                self._best.append(event)
+            if self._watch.take(event.t, event.accuracy, event.loss) and not self._reaching:
+                self._reaching = self._latest
 
     def events(self) -> list[Event]:
         """Those events, in their order."""
-        last = None if self._last in self._better[-1:] else self._last
-        return [event for event in (self._run, *self._better, last) if event is not None]
+        by_time = {(each.t, each.samples): each for each in (*self._best, *self._reaching, *self._latest[-2:])}
+        evaluations = [by_time[when] for when in sorted(by_time)]
+        return [*([] if self._run is None else [self._run]), *evaluations]

@@ -20,12 +20,15 @@ from types import NoneType, UnionType
 from typing import get_args, get_origin, get_type_hints
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import Event, from_line
+from ownpace.core.contract.events import Detail, Event, Omitted, from_line
 
 EVENTS = "events.jsonl"
 _SEGMENT = re.compile(r"events\.([1-9][0-9]{0,8})\.jsonl")
 _LONGEST_LINE = 1 << 28
 _LARGEST_INT = 1 << 63
+_DETAIL = tuple(f'{{"kind":"{kind.kind}"'.encode() for kind in get_args(Detail))
+"""What lines of detail begin with, as `to_line` writes them."""
+_NOT_READ = "the file is long, and detail was read at its beginning and its end alone"
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -44,8 +47,11 @@ def segment_header(after: int) -> bytes:
     return f'{{"kind":"segment","after":{after}}}\n'.encode()
 
 
-def read_events(path: Path) -> Iterator[Event]:
+def read_events(path: Path, most_bytes: int | None = None) -> Iterator[Event]:
     """The events of a run, one after the other; `path` is its events.jsonl.
+
+    Of a file that is longer than `most_bytes`, detail is read at the beginning and at the end alone, half of them each;
+    an `omitted` record stands for what lies between, whose numbers are not known.
 
     Raises:
         InputError: The file is missing or cannot be read, or a line of it is not an event.
@@ -55,25 +61,52 @@ def read_events(path: Path) -> Iterator[Event]:
     try:
         later = list(segments(path.parent).values()) if path.name == EVENTS else []
         # What the latest part holds is not taken from the first file, too.
-        yield from _events(path, 0, _after(later[0]) if later else None)
+        yield from _events(path, 0, _after(later[0]) if later else None, _between(path, most_bytes))
         for segment in later:
             yield from _events(segment, 1, None)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}") from None
 
 
-def _events(path: Path, first: int, last: int | None) -> Iterator[Event]:
+def is_detail(line: bytes) -> bool:
+    """Whether a line of a file is detail, as `to_line` wrote it; it is not decoded for that."""
+    return line.startswith(_DETAIL)
+
+
+def _between(path: Path, most_bytes: int | None) -> tuple[int, int]:
+    """From which byte to which one detail is left out."""
+    size = path.stat().st_size
+    if most_bytes is None or size <= most_bytes:
+        return (0, 0)
+    return (most_bytes // 2, size - most_bytes // 2)
+
+
+def _events(path: Path, first: int, last: int | None, between: tuple[int, int] = (0, 0)) -> Iterator[Event]:
+    at, left_out, latest = 0, 0, 0.0
     with path.open("rb") as file:
         lines = iter(lambda: file.readline(_LONGEST_LINE), b"")
         for number, line in enumerate(islice(lines, first, last), first + 1):
-            try:
-                event = from_line(line.decode("utf-8"))
-                _check(event)
-            except ValueError as error:
-                raise InputError(
-                    f"{path}, line {number}, is not an event: {str(error)[:200]}; was the run cut off?"
-                ) from None
+            at += len(line)
+            # By its first bytes, not decoded: there may be gigabytes of it.
+            if between[0] < at < between[1] and is_detail(line):
+                left_out += 1
+                continue
+            event = _event(path, number, line)
+            if left_out and at >= between[1]:
+                yield Omitted(latest, getattr(event, "t", latest), {}, {}, 0, 0, _NOT_READ)
+                left_out = 0
+            if not left_out:
+                latest = getattr(event, "t", latest)
             yield event
+
+
+def _event(path: Path, number: int, line: bytes) -> Event:
+    try:
+        event = from_line(line.decode("utf-8"))
+        _check(event)
+    except ValueError as error:
+        raise InputError(f"{path}, line {number}, is not an event: {str(error)[:200]}; was the run cut off?") from None
+    return event
 
 
 def _after(path: Path) -> int:

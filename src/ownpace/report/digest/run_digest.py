@@ -1,0 +1,206 @@
+"""Everything that is kept of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.events import (
+    Compute,
+    End,
+    Evaluation,
+    Event,
+    Fault,
+    Generation,
+    Load,
+    Omitted,
+    Run,
+    Sums,
+    Tally,
+    Transfer,
+    Update,
+    Wait,
+)
+from ownpace.report.digest.classes import chosen, classes_of
+from ownpace.report.digest.histogram import Histogram
+from ownpace.report.digest.shares import Spent
+from ownpace.report.digest.thinned import Thinned
+from ownpace.report.digest.timeline import Timeline
+from ownpace.report.summary import Summary, SummaryBuilder
+
+MOST_MARKS = 200
+CUT_OFF = "cut-off"
+"""The code of a run that has no last record."""
+
+
+class RunDigest:
+    """What a page shows of a run."""
+
+    def __init__(self, known_classes: Mapping[str, str] | None = None) -> None:
+        """Classes of machines by worker, where they are known."""
+        self.accuracy, self.loss = Thinned(), Thinned()
+        self.staleness, self.update_samples = Histogram(), Histogram()
+        self.spent = Spent()
+        self.marks: list[Fault | Generation] = []
+        """What happened to machines, the first of it."""
+        self.omitted: list[Omitted] = []
+        """Stretches of which there is no detail."""
+        self._known = known_classes or {}
+        self._start: _Start | None = None
+        self._builder = SummaryBuilder()
+        self._so_far = _SoFar()
+        self._end: End | None = None
+
+    def take(self, event: Event) -> None:
+        """Look at one more event."""
+        match event:
+            case Compute() | Load() | Wait():
+                self._so_far.take(event)
+                self.spent.add(event.kind, event.who, event.t, event.until)
+                self.start.note(event.kind, event.who, event.t, event.until)
+            case Transfer():
+                self._so_far.last_t = max(self._so_far.last_t, event.until)
+                for who in (event.who,) if isinstance(event.who, str) else event.who:
+                    self.spent.add("transfer", who, event.t, event.until)
+                    self.start.note("transfer", who, event.t, event.until)
+            case Update():
+                self._so_far.take(event)
+                self.staleness.add(event.staleness)
+                self.update_samples.add(event.samples)
+                self.start.timeline.add_update(event.t)
+            case Evaluation():
+                self._take_evaluation(event)
+            case Fault() | Generation():
+                self._so_far.last_t = max(self._so_far.last_t, event.t)
+                if len(self.marks) < MOST_MARKS:
+                    self.marks.append(event)
+            case Omitted():
+                if len(self.omitted) < MOST_MARKS:
+                    self.omitted.append(event)
+            case Run():
+                self._builder.take(event)
+                self._start = self._start or _Start(event, self._known)
+            case End():
+                self._builder.take(event)
+                self._end = event
+
+    def _take_evaluation(self, event: Evaluation) -> None:
+        self._builder.take(event)
+        self._so_far.take(event)
+        if event.accuracy is not None:
+            self.accuracy.add((event.t, event.samples, event.accuracy))
+        if event.loss is not None:
+            self.loss.add((event.t, event.samples, event.loss))
+
+    @property
+    def start(self) -> _Start:
+        """What the first record says.
+
+        Raises:
+            InputError: There was none.
+        """
+        if self._start is None:
+            raise InputError("the events lack their first record; give the folder of a run")
+        return self._start
+
+    @property
+    def run(self) -> Run:
+        """The first record."""
+        return self.start.run
+
+    @property
+    def seconds(self) -> float:
+        """How long the run is, as far as is known."""
+        return max(self._so_far.last_t, 0.0 if self._end is None else self._end.t)
+
+    def summary(self) -> Summary:
+        """The run in numbers; of one without a last record, as far as its records go."""
+        _ = self.start
+        if self._end is None:
+            self._end = self._so_far.end(self.run)
+            self._builder.take(self._end)
+        return self._builder.summary()
+
+    def spent_by_class(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Of every class the seconds by worker and kind."""
+        groups: dict[str, list[str]] = {}
+        for group, members in self.run.groups.items():
+            for member in members:
+                groups.setdefault(member, []).append(group)
+        return {
+            name: {worker: self.spent.of(worker, groups.get(worker, ())) for worker in workers}
+            for name, workers in self.start.classes.items()
+        }
+
+
+class _Start:
+    """What is known from the first record on: who takes part, and who of them is shown."""
+
+    def __init__(self, run: Run, known_classes: Mapping[str, str]) -> None:
+        self.run = run
+        self.classes = classes_of(run.groups.get("workers", []), known_classes)
+        self.timeline = Timeline(chosen(self.classes))
+        rows = {worker: row for row, worker in enumerate(self.timeline.rows)}
+        # Of every node and group: a transfer among a thousand workers must not be looked up a thousand times.
+        self._rows = {worker: [row] for worker, row in rows.items()}
+        for group, members in run.groups.items():
+            self._rows[group] = [rows[member] for member in members if member in rows]
+
+    def note(self, kind: str, who: str, t: float, until: float) -> None:
+        """A node, or a group, did something."""
+        for row in self._rows.get(who, ()):
+            self.timeline.add(row, kind, t, until)
+
+
+class _SoFar:
+    """The sums that a last record would have, from the records themselves."""
+
+    def __init__(self) -> None:
+        self.last_t = 0.0
+        self._samples = self._updates = self._largest = 0
+        self._counted = self._staleness = self._stalest = 0
+        self._workers: dict[str, Tally] = {}
+
+    def take(self, event: Compute | Load | Wait | Update | Evaluation) -> None:
+        self.last_t = max(self.last_t, event.t if isinstance(event, Update | Evaluation) else event.until)
+        match event:
+            case Compute():
+                tally = self._workers.setdefault(event.who, Tally(0, 0.0, 0.0))
+                tally.samples += event.samples
+                tally.compute_s += event.until - event.t
+            case Load():
+                self._workers.setdefault(event.who, Tally(0, 0.0, 0.0)).load_s += event.until - event.t
+            case Update():
+                self._counted += 1
+                self._updates = max(self._updates, self._counted)
+                self._samples = max(self._samples, event.total_samples)
+                self._largest = max(self._largest, event.samples)
+                self._staleness += event.staleness
+                self._stalest = max(self._stalest, event.staleness)
+            case Evaluation():
+                self._samples, self._updates = max(self._samples, event.samples), max(self._updates, event.updates)
+            case _:
+                pass
+
+    def end(self, run: Run) -> End:
+        workers = {name: self._workers.get(name, Tally(0, 0.0, 0.0)) for name in run.groups.get("workers", [])}
+        paces = [tally.samples / tally.compute_s for tally in workers.values() if tally.compute_s > 0]
+        mean = self._staleness / max(1, self._counted)
+        sums = Sums(self.last_t, self._samples, self._updates, mean, self._stalest, sum(paces), workers)
+        if self._counted:
+            sums = replace(sums, largest_update=self._largest)
+        return End(self.last_t, "no last record: still running, or cut off", sums, CUT_OFF)
+
+
+def digest(events: Iterable[Event], known_classes: Mapping[str, str] | None = None) -> RunDigest:
+    """Everything that a page shows of these events.
+
+    Raises:
+        InputError: They do not begin with a first record.
+    """
+    found = RunDigest(known_classes)
+    for event in events:
+        found.take(event)
+    _ = found.start
+    return found
