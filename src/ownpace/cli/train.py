@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -13,14 +14,16 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 from rich.console import Console
 
-from ownpace.cli import options
+from ownpace.cli import hooks, options
 from ownpace.cli.logs import show_logs
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.run.place import FIGURE
 
 if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help` must not wait
+    from ownpace.core.contract.events import Event
     from ownpace.report.outline import RunOutline
     from ownpace.run import Config, Result
+    from ownpace.run.hooks import Listeners
     from ownpace.run.resume import Resumption
 
 
@@ -33,6 +36,8 @@ def train(
     insecure: options.Insecure = False,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
+    tensorboard: hooks.TensorBoard = None,
+    wandb: hooks.Wandb = None,
     as_json: options.Json = False,
     verbose: options.Verbose = 0,
 ) -> None:
@@ -64,7 +69,8 @@ def train(
     folder = options.folder_for(out, name, label(described.task))
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
         _take_part(described, folder, resumption)
-    result, outline = _run(described, folder, resumption, overwrite=overwrite or again is not None)
+    others = partial(hooks.listening, tensorboard, wandb, folder.name)
+    result, outline = _run(described, folder, resumption, others, overwrite=overwrite or again is not None)
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     else:
@@ -104,21 +110,35 @@ def _speaking_for_the_first(folder: Path) -> Iterator[None]:
         raise
 
 
-def _run(config: Config, folder: Path, resumption: Resumption | None, *, overwrite: bool) -> tuple[Result, RunOutline]:
-    """Run it with a bar that shows how far it is."""
+def _run(
+    config: Config,
+    folder: Path,
+    resumption: Resumption | None,
+    others: Callable[[Config], AbstractContextManager[Listeners]],
+    *,
+    overwrite: bool,
+) -> tuple[Result, RunOutline]:
+    """Run it with a bar that shows how far it is, and with other tools that listen."""
     from ownpace.cli.progress import Live
     from ownpace.run import execute
     from ownpace.run.names import label
 
-    with Live(Console(stderr=True)) as live:
+    job = config.job(folder)  # first: bad input must not leave traces in other tools
+    with others(config) as listeners, Live(Console(stderr=True)) as live:
         bar = live.add(label(config.algorithm))
+
+        def on_event(event: Event) -> None:
+            bar.on_event(event)
+            listeners(event)
+
         result = execute(
             config,
             folder,
             overwrite=overwrite,
             resumption=resumption,
+            job=job,
             on_start=bar.on_start,
-            on_event=bar.on_event,
+            on_event=on_event,
             on_progress=bar.on_progress,
         )
         bar.close(result.summary.reason)
