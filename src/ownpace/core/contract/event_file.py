@@ -124,10 +124,28 @@ def _after(path: Path) -> int:
 
 def _check(event: Event) -> None:
     """Raise if a value is not of its field's type: reports rely on that."""
-    for name, hint in _hints(type(event)).items():
+    for name, kind, bound, hint in _plain(type(event)):
         value = getattr(event, name)
+        # Nearly all values are of these types: a file may have millions of records.
+        if type(value) is kind and (bound is None or abs(value) < bound):
+            continue
         if not _fits(value, hint):
             raise ValueError(f"{name} is {value!r:.80}")
+
+
+_BOUNDS: dict[object, float | None] = {str: None, float: math.inf, int: _LARGEST_INT}
+
+
+_plain_fields: dict[type, list[tuple[str, object, float | None, object]]] = {}
+
+
+def _plain(cls: type) -> list[tuple[str, object, float | None, object]]:
+    """Of each field: its name, its type if that is a plain one, what values of that must be below, and its type."""
+    if cls not in _plain_fields:
+        _plain_fields[cls] = [
+            (name, hint if hint in _BOUNDS else None, _BOUNDS.get(hint), hint) for name, hint in _hints(cls).items()
+        ]
+    return _plain_fields[cls]
 
 
 _known: dict[type, Mapping[str, object]] = {}
