@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--lrs-of", action="append", default=[], help="others for one way, as in abs=0.02,0.05")
     parser.add_argument("--epochs", default="8,12,16,20", help="lengths, each with a schedule of its own")
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--snapshots", type=int, default=25, help="of each run, judged after it")
     parser.add_argument("--targets", default="0.88,0.9,0.91,0.92")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--graphs", action="store_true", help="CUDA graphs for our ways")
@@ -164,7 +165,7 @@ class Way:
         self.recipe = RECIPES[options.recipe if "epochs" in job else "plain"]
         if "epochs" in job:
             self.samples = int(job["epochs"] * len(task.train_samples()))
-            self.eval_every = self.samples // 25
+            self.eval_every = self.samples // options.snapshots
             self.warmup = int(self.recipe["warmup"] * len(task.train_samples()))
         self.seed = job.get("seed", 0)
 

@@ -2,7 +2,8 @@
 
 How the parts depend on each other; arrows point one way, and siblings do not import each other:
 
-    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← { cli, integrations }
+    core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← { measuring, planning } ← auto
+    ← { cli, integrations }
 
 An algorithm is one file of coroutines that *ask* (`core.contract.roles`); an engine answers: in virtual time, or on
 real processes. Start reading at `algorithms/sync.py`, then `core/contract/roles.py`, then `engines/virtual/nodes.py`.
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from ownpace.core.learning.task import Task, TensorSamples
     from ownpace.drop_in import join
     from ownpace.fleet import Fleet, Machine, Network, read_fleet
+    from ownpace.measuring import Measured, measure, measure_loop
+    from ownpace.planning import Plan, plan
     from ownpace.report import Summary
     from ownpace.run import Config, Result, execute, train
     from ownpace.tasks import TASKS, make_task
@@ -47,6 +50,8 @@ _NAMES = {
     "ownpace.core.learning.task": "Task TensorSamples",
     "ownpace.drop_in": "join",
     "ownpace.fleet": "Fleet Machine Network read_fleet",
+    "ownpace.measuring": "Measured measure measure_loop",
+    "ownpace.planning": "Plan plan",
     "ownpace.report": "Summary",
     "ownpace.run": "Config Result execute train",
     "ownpace.tasks": "TASKS make_task",
@@ -69,9 +74,11 @@ __all__ = [
     "Interrupted",
     "Machine",
     "MachineDied",
+    "Measured",
     "Network",
     "OwnpaceError",
     "Parameters",
+    "Plan",
     "Result",
     "Server",
     "Summary",
@@ -86,6 +93,9 @@ __all__ = [
     "join",
     "make_algorithm",
     "make_task",
+    "measure",
+    "measure_loop",
+    "plan",
     "pull",
     "push",
     "read_fleet",

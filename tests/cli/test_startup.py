@@ -38,6 +38,21 @@ def test_help_and_version_do_not_import_torch():
     assert shown.stdout.splitlines()[-1] == "heavy: []"
 
 
+WITHOUT_EXTRAS = """
+import sys
+for name in ("sklearn", "matplotlib", "PIL", "pandas"):
+    sys.modules[name] = None  # importing it raises ImportError
+from ownpace.cli.main import main
+main(["compare", "--algorithms", "sync,pace", "--epochs", "1", "--out", "c"])
+"""
+
+
+def test_nothing_but_the_package_itself_is_needed():
+    shown = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, timeout=110)
+    assert shown.returncode == 0, shown.stderr
+    assert "no figure: it needs matplotlib; install it: pip install 'ownpace[plot]'" in shown.stdout
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_first_page_has_the_first_line_of_each_command(name):
     group = typer.main.get_command(app)

@@ -21,6 +21,7 @@ from ownpace.core.contract.roles import Worker
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.sampling import Permutations
 from ownpace.fleet import Fleet, Machine, Network, Slowdown, paces
+from ownpace.report import summarize
 from ownpace.tasks import Quadratic
 from ownpace.testing import simulate
 from ownpace.testing.runs import with_worker
@@ -198,6 +199,18 @@ def test_nobody_runs_on_alone_because_one_sum_is_late() -> None:
     made = updates(events)
     assert max(later.t - earlier.t for earlier, later in itertools.pairwise(made)) > 0.5
     assert max(update.samples for update in made) <= 2 * 2 * 2 * 8
+
+
+def test_longer_rounds_get_replicas_further_apart() -> None:
+    fleet = paces(1000, 1000, jitter=0.1, network=Network(latency_s=0.2))
+    spreads = []
+    for most in (32, 512):
+        _, events = simulate(make_algorithm("stride", {"max_batch": most}), fleet, samples=4000, lr=0.02)
+        spread = summarize(events).spread
+        assert spread is not None
+        assert 0 < spread.mean < spread.max
+        spreads.append(spread.mean)
+    assert spreads[1] > 1.5 * spreads[0]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ stand for all, and the others are marked slow.
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from tests.process.schedules import Late, Layers, ScriptedAsync, Unequal
 from tests.process.started import PATIENCE_S
 
-from ownpace import ALGORITHMS, Fleet, Machine, make_algorithm
+from ownpace import ALGORITHMS, Fleet, InputError, Machine, make_algorithm
 from ownpace.core.contract.events import Compute, End, Evaluation, Run, Update
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.sampling import Permutations
@@ -33,6 +34,7 @@ SHORT = {
 }
 """What lets a short run come to an algorithm's main part."""
 ZERO_STALENESS = {"sync", "balanced", "layered", "backup", "local", "diloco", "wp", "simuparallel"}
+AVERAGING = {"local", "diloco", "stride", "cocod", "overlap-local", "wp", "simuparallel"}
 ONE_UPDATE_LATE = {"pace", "stride", "cocod", "overlap-local", "abs", "acco", "pipe", "od"}
 """While they compute, one update is under way."""
 DROPS = {"backup"}
@@ -135,6 +137,7 @@ def test_the_books_of_a_run(name):
     assert sums.staleness_mean == pytest.approx(sum(event.staleness for event in counted) / len(counted))
     assert sums.staleness_max == max(event.staleness for event in counted)
     assert sums.largest_update == max(event.samples for event in counted)
+    assert (sums.spread_mean is not None) == (name in AVERAGING)
     for worker in run.groups["workers"]:
         spans = sorted((event.t, event.until) for event in computed if event.who == worker)
         assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))
@@ -344,8 +347,10 @@ def test_divergence_names_worker_sample_and_layer(name):
 
 
 def test_what_cannot_be_handed_to_another_process_is_said_so():
-    class Local(Quadratic):
-        pass
+    class Holding(Quadratic):
+        def __init__(self) -> None:
+            super().__init__()
+            object.__setattr__(self, "lock", threading.Lock())
 
-    with pytest.raises(Exception, match="at the top of a module"):
-        run_on("process", make_algorithm("sync"), task=Local())
+    with pytest.raises(InputError, match=r"cannot pickle '_thread\.lock' object; keep what cannot be copied"):
+        run_on("process", make_algorithm("sync"), task=Holding())

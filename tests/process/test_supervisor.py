@@ -8,21 +8,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tests.process.started import PATIENCE_S, entry, until
 
 from ownpace.algorithms import make_algorithm
-from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost
+from ownpace.algorithms.async_ import AsyncSgd
+from ownpace.core.contract.errors import MachineDied, OwnpaceError, PeerLost
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store
-from ownpace.engines.process.meet.supervisor import NodeOrder, Supervisor, check_importable
+from ownpace.engines.process.meet.supervisor import NodeOrder, Supervisor
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.talk.run_key import RunKey
 
@@ -47,9 +47,9 @@ class Children:
         self._begin = getattr(self.supervisor, way)
         self._caplog = caplog
 
-    def start(self, number: int, rendezvous: Rendezvous | None = None) -> int:
+    def start(self, number: int, rendezvous: Rendezvous | None = None, terms: RunTerms = TERMS) -> int:
         """Start a child; returns its process."""
-        order = NodeOrder("server", number, f"server-{number}", TERMS, rendezvous or self.rendezvous)
+        order = NodeOrder("server", number, f"server-{number}", terms, rendezvous or self.rendezvous)
         with self._caplog.at_level(logging.INFO, logger="ownpace"):
             self._begin(order)
         return int(self._caplog.messages[-1].rsplit(" ", 1)[1])  # "… as process 4711"
@@ -124,14 +124,14 @@ print(len(sys.modules.keys() - before))
     assert int(ran.stdout) < 50
 
 
-def test_what_a_fresh_interpreter_could_not_find_is_refused_before_one_is_started():
-    """A function of the script, or a lambda, as optimizer: the helper would fail where no one sees why."""
+def test_code_of_the_script_reaches_a_child_of_either_kind(children):
+    """A lambda as optimizer, and an algorithm that no child can import: they travel by their code."""
 
-    def of_the_script(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.1)
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(AsyncSgd):
+        more: int = 3
 
-    of_the_script.__module__, of_the_script.__qualname__ = "__main__", "of_the_script"
-    check_importable(TERMS)
-    for custom in (lambda parameters: torch.optim.SGD(parameters, lr=0.1), of_the_script):
-        with pytest.raises(InputError, match="is defined in the script itself"):
-            check_importable(replace(TERMS, optimizer=OptimizerSpec(custom=custom)))
+    Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
+    build = OptimizerSpec(custom=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    children.start(0, terms=replace(TERMS, algorithm=Mine(), optimizer=build))
+    children.until_there(0)

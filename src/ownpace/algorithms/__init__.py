@@ -44,7 +44,7 @@ def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) ->
     StaleSgd(staleness=5, by_layer=False)
     """
     if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them")
+        raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
     return build(ALGORITHMS[name], parameters or {}, where=f"the parameters of {name}")
 
 

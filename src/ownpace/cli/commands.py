@@ -20,6 +20,14 @@ COMMANDS = {
         "ownpace.cli.compare:compare",
         "Compare algorithms on the same fleet, task and seeds: a table and a figure.",
     ),
+    "measure": (
+        "ownpace.cli.measure:measure",
+        "Measure how fast these machines are with a task, and write a fleet file.",
+    ),
+    "plan": (
+        "ownpace.cli.plan:plan",
+        "Say which algorithm to take on your machines, at which learning rate, and what would help.",
+    ),
     "show": (
         "ownpace.cli.status:show",
         "Show where a run stands: how far it came, which checkpoints are whole, and how to go on.",

@@ -149,33 +149,42 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
 
 def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_json: bool) -> None:
     from ownpace.cli.show import draw, show_remarks
+    from ownpace.report.groups import grouped
     from ownpace.report.table import comparison_table
 
-    content = {"runs": [result.as_dict() for result in results], "out": str(folder)}
+    summaries = [result.summary for result in results]
+    content = {
+        "runs": [result.as_dict() for result in results],
+        "algorithms": [group.as_dict() for group in grouped(summaries)],
+        "out": str(folder),
+    }
     # Before anything is drawn: a figure that fails must not cost the results.
     try:
         write_text(folder / COMPARISON, json.dumps(content, indent=2) + "\n")
     except OSError as error:
         raise NotWritten(f"{folder / COMPARISON} cannot be written: {error}; its runs are in {folder}") from None
     console = Console(stderr=as_json)
-    console.print(comparison_table([result.summary for result in results]))
+    console.print(comparison_table(summaries, console.width))
     show_remarks(results, console)
     both = len({result.summary.engine for result in results}) > 1
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
     known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]
     draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console)
-    console.print(f"results in {folder}", markup=False)
+    console.print(f"results in {folder}", markup=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(content))
 
 
 def _names(text: str) -> list[str]:
+    from ownpace.run.names import label
+
     names = [name.strip() for name in text.split(",") if name.strip()]
     # All names before any run: one that is misspelt is found at once.
     for name in names:
         if name not in ALGORITHMS and ":" not in name:
-            raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them")
-    if not names or len(set(names)) < len(names):
+            raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
+    # By what they are called: that is the name of each run's folder, and of its line in the table.
+    if not names or len(set(map(label, names))) < len(names):
         raise InputError(f"--algorithms was given '{text}'; name at least one algorithm, each once, as in sync,async")
     return names
 
@@ -192,16 +201,18 @@ def _seeds(text: str) -> list[int]:
 
 def _own(parameters: list[str] | None, name: str, names: list[str]) -> dict[str, str]:
     """The parameters meant for one of several algorithms: those that name it, as in stale.staleness=5."""
+    from ownpace.run.names import label
+
     own = []
     for text in parameters or ():
         prefix, dot, _ = text.partition("=")[0].rpartition(".")
         if not dot:
             if len(names) > 1:
-                raise InputError(f"-p was given '{text}'; say for which algorithm, as in -p {names[0]}.{text}")
+                raise InputError(f"-p was given '{text}'; say for which algorithm, as in -p {label(names[0])}.{text}")
             own.append(text)
-        elif prefix not in names:
-            raise unknown("algorithm in -p:", prefix, names)
-        elif prefix == name:
+        elif prefix not in names and prefix not in map(label, names):
+            raise unknown("algorithm in -p:", prefix, map(label, names))
+        elif prefix in (name, label(name)):
             own.append(text.removeprefix(f"{prefix}."))
     return options.parse_parameters(own, "-p")
 

@@ -18,13 +18,13 @@ def draw(runs: Mapping[str, RunOutline], path: Path, console: Console) -> None:
     try:
         draw_comparison(runs, path)
     except (InputError, OSError) as error:
-        console.print(f"no figure: {error}", markup=False)
+        console.print(f"no figure: {error}", markup=False, soft_wrap=True)
     else:
-        console.print(f"figure in {path}", markup=False)
+        console.print(f"figure in {path}", markup=False, soft_wrap=True)
 
 
 def show_remarks(results: Sequence[Result], console: Console) -> None:
     """Say what algorithms have to say of their runs, each once: of several seeds, one stands for all."""
     remarks = {f"{result.summary.algorithm}: {result.remark}": None for result in results if result.remark is not None}
     for remark in remarks:
-        console.print(remark, markup=False, highlight=False)
+        console.print(remark, markup=False, highlight=False, soft_wrap=True)

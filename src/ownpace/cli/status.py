@@ -34,7 +34,7 @@ def show(
     for line in _lines(found):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if found.summary is not None:
-        console.print(comparison_table([found.summary]))
+        console.print(comparison_table([found.summary], console.width))
 
 
 def _lines(found: RunStanding) -> list[str]:

@@ -161,10 +161,10 @@ def _show(result: Result, figure: Mapping[str, RunOutline]) -> None:
     from ownpace.report.table import comparison_table
 
     console = Console()
-    console.print(comparison_table([result.summary]))
+    console.print(comparison_table([result.summary], console.width))
     show_remarks([result], console)
     if result.folder is None:
         return
     if figure:
         draw(figure, result.folder / FIGURE, console)
-    console.print(f"results in {result.folder}", markup=False)
+    console.print(f"results in {result.folder}", markup=False, soft_wrap=True)

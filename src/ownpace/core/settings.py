@@ -6,14 +6,14 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar, Union
 
 from ownpace.core.contract.errors import InputError, shown, unknown
 
 T = TypeVar("T")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", types.NoneType: "None"}
-_WORDS[Mapping] = "a mapping of names to values"
+_WORDS |= {Mapping: "a mapping of names to values", Sequence: "a list"}
 LARGEST = 10**15
 """No number that a user gives may be larger: neither counts nor sums of floats are exact far beyond, and nothing that
 is that long comes to an end."""

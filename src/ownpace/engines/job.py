@@ -13,6 +13,8 @@ from ownpace.core.choices import Evaluate, OnFailure, Precision, Sampling
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError, shown
 from ownpace.core.contract.events import Groups, Run
+from ownpace.core.contract.target import Target
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.task import Task
@@ -44,6 +46,7 @@ class Job:
     seconds: float | None = None
     """Stop after this much of the engine's time."""
     target: float | None = None
+    target_loss: float | None = None
     stop_at_target: bool = False
     eval_every: int | None = None
     """Samples between evaluations (None: a fortieth of the run, or a quarter of an epoch, or the test set's size)."""
@@ -78,6 +81,11 @@ class Job:
     """The checkpoint that the run goes on from."""
 
     @property
+    def goal(self) -> Target:
+        """What is to be reached."""
+        return Target(self.target, self.target_loss)
+
+    @property
     def servers(self) -> tuple[ServerMachine, ...]:
         """The machines of the algorithm's parameter servers, in the order of the layers they own."""
         if not self.algorithm.has_servers:
@@ -98,8 +106,11 @@ class Job:
         """Samples between evaluations: forty a run, or four an epoch, but never more tests than training."""
         if self.eval_every is not None:
             return self.eval_every
-        num_test = len(self.task.test_samples())
-        return max(self.samples // 40 if self.samples else len(self.task.train_samples()) // 4, num_test)
+        num_test = len(as_samples(self.task.test_samples(), "test_samples()"))
+        return max(
+            self.samples // 40 if self.samples else len(as_samples(self.task.train_samples(), "train_samples()")) // 4,
+            num_test,
+        )
 
     def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate after that many samples."""
@@ -120,6 +131,7 @@ class Job:
             samples=self.samples,
             target=self.target,
             groups=groups,
+            target_loss=self.target_loss,
         )
 
     def __post_init__(self) -> None:
@@ -135,6 +147,7 @@ class Job:
         )
         at_most(MOST_SECONDS, seconds=self.seconds)
         self._check_end()
+        self._check_target()
         self._check_workers()
         self._check_batches()
         self._check_device()
@@ -149,14 +162,6 @@ class Job:
         """Raise if nothing says when the run ends, or if what does contradicts itself."""
         if self.samples is None and self.seconds is None:
             raise InputError("nothing says when the run is to end; give samples, epochs or seconds")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise InputError(f"target is {self.target}; it is an accuracy and must be between 0 and 1, as in 0.95")
-        if self.evaluate == "after" and self.stop_at_target:
-            raise InputError(
-                "stop_at_target needs evaluations during the run, but evaluate is 'after'; drop one of them"
-            )
-        if self.target is None and self.stop_at_target:
-            raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
         if self.samples is not None and self.fleet.paced and self.seconds is None:
             seconds = self.samples / sum(each.count * (each.samples_per_s or 1.0) for each in self.fleet.machine)
             if seconds > MOST_SECONDS:
@@ -170,6 +175,23 @@ class Job:
                 f"schedule '{shape}' needs to know how many samples there will be, but only seconds are given; "
                 "give samples or epochs, or use schedule 'constant'"
             )
+
+    def _check_target(self) -> None:
+        """Raise if the target can never be reached, or not be noticed in time."""
+        if self.target is not None and not 0 < self.target <= 1:
+            raise InputError(f"target is {self.target}; it is an accuracy and must be between 0 and 1, as in 0.95")
+        positive(target_loss=self.target_loss)
+        if self.target is not None and self.target_loss is not None:
+            raise InputError(f"target is {self.target} and target_loss is {self.target_loss}; give one of them")
+        has_target = self.target is not None or self.target_loss is not None
+        if has_target and self.timing_only:
+            raise InputError("a target needs gradients, but timing_only simulates time alone; drop one of them")
+        if self.evaluate == "after" and self.stop_at_target:
+            raise InputError(
+                "stop_at_target needs evaluations during the run, but evaluate is 'after'; drop one of them"
+            )
+        if self.stop_at_target and not has_target:
+            raise InputError("stop_at_target needs a target; give one, as in --target 0.95")
 
     def _check_workers(self) -> None:
         """Raise if the run would end or be full before it has begun."""
@@ -193,7 +215,10 @@ class Job:
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
                 "make it smaller or leave it out"
             )
-        num_train, num_test = len(self.task.train_samples()), len(self.task.test_samples())
+        num_train, num_test = (
+            len(as_samples(self.task.train_samples(), "train_samples()")),
+            len(as_samples(self.task.test_samples(), "test_samples()")),
+        )
         if not num_train or not num_test:
             raise InputError(
                 f"the task has {num_train} samples to train on and {num_test} to test on; it needs some of both"
@@ -207,6 +232,11 @@ class Job:
                 f"{len(self.fleet.workers)} workers, but only {num_train} training samples to share out; "
                 "use sampling 'queue'"
             )
+
+    def _num_data(self) -> tuple[int, int]:
+        """How many samples there are to train on, and to test on."""
+        train = as_samples(self.task.train_samples(), "train_samples()")
+        return len(train), len(as_samples(self.task.test_samples(), "test_samples()"))
 
     def _check_device(self) -> None:
         """Raise if gradients cannot be computed there."""

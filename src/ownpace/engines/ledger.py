@@ -6,9 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from ownpace.core.contract import events
-from ownpace.core.contract.errors import DivergenceError, OwnpaceError
+from ownpace.core.contract.errors import DivergenceError, InputError, OwnpaceError
+from ownpace.core.contract.target import Target, TargetWatch
 from ownpace.core.learning.task import Score
+
+_TINY = 1e-30
 
 
 @dataclass(slots=True)
@@ -24,6 +29,10 @@ class UpdateTotals:
     closed: bool = False
     largest: int = 0
     """Samples of the largest update."""
+    spreads: int = 0
+    """How often it was measured how far a replica is from the others."""
+    spread_sum: float = 0.0
+    spread_max: float = 0.0
 
     def add(self, t: float, version: int, samples: int, staleness: int) -> None:
         """One more update; `samples` are those of all updates so far."""
@@ -34,6 +43,17 @@ class UpdateTotals:
             self.staleness_sum += staleness
             if staleness > self.staleness_max:
                 self.staleness_max = staleness
+
+    def add_spread(self, replica: Tensor, mean: Tensor) -> None:
+        """A replica that was on its own way is about to take over the global parameters, a mean of all."""
+        if self.closed:
+            return
+        # On a GPU this waits for all that is under way: not to be asked for at every update there.
+        spread = float((replica - mean).norm() / mean.norm().clamp_min(_TINY))
+        if math.isfinite(spread):
+            self.spreads += 1
+            self.spread_sum += spread
+            self.spread_max = max(self.spread_max, spread)
 
     def close(self, t: float) -> None:
         """The budget is spent at this time; only the first call counts."""
@@ -67,9 +87,9 @@ class EvaluationMarks:
 class Ledger:
     """Takes scores and totals, and makes the records of them that every run ends with."""
 
-    def __init__(self, emit: events.Emit, target: float | None = None, *, stop_at_target: bool = False) -> None:
+    def __init__(self, emit: events.Emit, target: Target | None = None, *, stop_at_target: bool = False) -> None:
         self._emit = emit
-        self._target = target
+        self.watch = TargetWatch(target or Target())
         self._stop_at_target = stop_at_target
 
     def evaluated(self, score: Score, t: float, samples: int, updates: int) -> bool:
@@ -77,13 +97,16 @@ class Ledger:
 
         Raises:
             DivergenceError: The loss is not finite.
+            InputError: The target is an accuracy, and the task has none.
         """
+        target = self.watch.target.accuracy
+        if target is not None and score.accuracy is None:
+            raise InputError(f"target is {target}, an accuracy, but the task has none; use target_loss")
         loss = score.loss if math.isfinite(score.loss) else None
         self._emit(events.Evaluation(t, samples, updates, loss, score.accuracy))
         if loss is None:  # recorded before it is raised: the last evaluation shows what went wrong
             raise diverged("the test loss", score.loss, samples)
-        reached = self._target is not None and score.accuracy is not None and score.accuracy >= self._target
-        return reached and self._stop_at_target
+        return self.watch.take(t, score.accuracy, loss) and self._stop_at_target
 
     def end(self, t: float, error: OwnpaceError | None, sums: events.Sums) -> None:
         """Write the last record: the run has finished, or ended early because of this error."""
@@ -111,6 +134,8 @@ def sums_of(
         workers=workers,
         replicas_identical=replicas_identical,
         largest_update=totals.largest,
+        spread_mean=totals.spread_sum / totals.spreads if totals.spreads else None,
+        spread_max=totals.spread_max if totals.spreads else None,
     )
 
 

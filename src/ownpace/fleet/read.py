@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,12 +25,13 @@ MOST_BYTES = 16 << 20
 T = TypeVar("T")
 
 
-def read_fleet(text: str) -> Fleet:
-    """The fleet that `text` means: a preset, paces such as `4,2,1,1` (1 is 1000 samples/s), `x4`, or a file.
+def read_fleet(given: str | Sequence[float]) -> Fleet:
+    """The fleet that is meant: a preset, paces such as `4,2,1,1` (1 is 1000 samples/s) or a list of them, `x4`, a file.
 
-    >>> [worker.machine.samples_per_s for worker in read_fleet("4,2").workers]
+    >>> [worker.machine.samples_per_s for worker in read_fleet([4, 2]).workers]
     [4000.0, 2000.0]
     """
+    text = given if isinstance(given, str) else ",".join(map(str, given))
     if text in PRESETS:
         return PRESETS[text][1]
     if text.endswith(".toml"):

@@ -29,7 +29,7 @@ def draw_comparison(runs: Mapping[str, RunOutline], path: Path) -> None:
         # Not pyplot, which keeps every figure and looks for a display.
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("figures are drawn by matplotlib; install it: pip install 'ownpace[plot]'") from None
+        raise InputError("it needs matplotlib; install it: pip install 'ownpace[plot]'") from None
     engines = {_engine(run) for run in runs.values()}
     # Of a prediction and its measurement, the measurement gets the timeline.
     measured = {name: run for name, run in runs.items() if len(engines) < 2 or _engine(run) != "virtual"}

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import End, Evaluation, Event, Run
+from ownpace.core.contract.target import Target, TargetWatch
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,14 @@ class UpdateSamples:
     mean: float
     max: int | None
     """None: it was not recorded."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far a replica was from the global parameters when it took them over, relative to their norm."""
+
+    mean: float
+    max: float
 
 
 @dataclass(frozen=True)
@@ -51,15 +60,19 @@ class Summary:
     """On the test data, at the end."""
     target: float | None
     time_to_target: float | None
-    """Engine seconds until an evaluation first reached the target; None if none did."""
+    """Engine seconds until the first of two evaluations in a row that met the target; None if no two did."""
     staleness: Staleness
     update_samples: UpdateSamples
     busy: dict[str, float]
     """Of each worker, the share of its time spent on computing."""
     replicas_identical: bool | None = None
     """Whether all workers ended with the same bits, where the algorithm promises it and processes were compared."""
+    spread: Spread | None = None
+    """How far replicas got apart in local steps; None where there are none."""
     code: str | None = None
     """Of a run that ended early: the code of its error, as in `diverged` or `interrupted`."""
+    target_loss: float | None = None
+    """Where a loss is to be reached and not an accuracy."""
 
     def as_dict(self) -> dict[str, object]:
         """Everything, ready for JSON."""
@@ -75,8 +88,7 @@ class SummaryBuilder:
         # Not all evaluations: there may be very many of them.
         self._last: Evaluation | None = None
         self._best_accuracy: float | None = None
-        self._reached: list[tuple[float, float]] = []
-        """Accuracies that were better than all before, and when."""
+        self._target = TargetWatch(Target())
 
     def take(self, event: Event) -> None:
         """Look at one more event."""
@@ -85,6 +97,7 @@ class SummaryBuilder:
             self._note(event)
         elif isinstance(event, Run):
             self._run = event
+            self._target = TargetWatch(Target(event.target, event.target_loss))
         elif isinstance(event, End):
             self._end = event
 
@@ -118,23 +131,21 @@ class SummaryBuilder:
             best_accuracy=self._best_accuracy,
             loss=None if last is None else last.loss,
             target=run.target,
-            time_to_target=self._time_to(run.target),
+            time_to_target=self._target.reached_s,
             staleness=Staleness(sums.staleness_mean, sums.staleness_max),
             update_samples=UpdateSamples(sums.samples / max(1, sums.updates), sums.largest_update),
             busy={name: tally.compute_s / (sums.seconds or 1.0) for name, tally in sums.workers.items()},
             replicas_identical=sums.replicas_identical,
+            spread=None if sums.spread_mean is None else Spread(sums.spread_mean, sums.spread_max or 0.0),
             code=end.code,
+            target_loss=run.target_loss,
         )
 
     def _note(self, event: Evaluation) -> None:
         best = self._best_accuracy
         if event.accuracy is not None and (best is None or event.accuracy > best):
             self._best_accuracy = event.accuracy
-            self._reached.append((event.accuracy, event.t))
-
-    def _time_to(self, target: float | None) -> float | None:
-        # The first that is at least the target is also better than all before.
-        return None if target is None else next((t for accuracy, t in self._reached if accuracy >= target), None)
+        self._target.take(event.t, event.accuracy, event.loss)
 
 
 def summarize(events: Iterable[Event]) -> Summary:

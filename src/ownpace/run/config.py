@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +14,7 @@ from ownpace.core.choices import OPTIMIZERS, Evaluate, OnFailure, Precision, Sam
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.schedule import Schedule, ScheduleShape
+from ownpace.core.own_code import absolute
 from ownpace.core.settings import not_negative, positive, values_of
 from ownpace.core.whole_file import write_text
 from ownpace.fleet import PRESETS, Fleet, read_fleet
@@ -46,17 +47,17 @@ class Config:
     To add an option to all of these, add a field here.
     """
 
-    algorithm: Annotated[str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, or module:Class.", RUN)] = DEFAULT
+    algorithm: Annotated[str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, or my.py:Class.", RUN)] = DEFAULT
     parameters: Annotated[
         Mapping[str, object], Help("Parameters of the algorithm.", RUN, "-p/--parameter", "NAME=VALUE")
     ] = field(default_factory=dict)
-    task: Annotated[str | Task, Help(f"What to train: {_names(TASKS)}, or module:Class.", RUN)] = "digits"
+    task: Annotated[str | Task, Help(f"What to train: {_names(TASKS)}, or my.py:Class.", RUN)] = "digits"
     task_parameters: Annotated[
         Mapping[str, object], Help("Parameters of the task.", RUN, "-t/--task-parameter", "NAME=VALUE")
     ] = field(default_factory=dict)
     model: Annotated[str | None, Help("One of the task's models (default: its first).", RUN)] = None
     fleet: Annotated[
-        str | Fleet | None,
+        str | Fleet | Sequence[float] | None,
         Help(
             f"A preset ({_names(PRESETS)}), relative paces (4,2,1,1; 1 is 1000 samples/s), x4 for four workers at full "
             "speed, or a .toml file (default: 4,2,1,1; under torchrun, its processes at full speed).",
@@ -100,7 +101,10 @@ class Config:
         float | None, Help(f"Stop after this many epochs (default: {DEFAULT_EPOCHS}, if nothing else ends it).", STOP)
     ] = None
     seconds: Annotated[float | None, Help("Stop after this many seconds of the engine's clock.", STOP)] = None
-    target: Annotated[float | None, Help("The test accuracy to time, as in 0.95.", STOP)] = None
+    target: Annotated[
+        float | None, Help("The test accuracy to time, as in 0.95: two evaluations in a row must be there.", STOP)
+    ] = None
+    target_loss: Annotated[float | None, Help("The test loss to time, where that says more.", STOP)] = None
     stop_at_target: Annotated[bool, Help("Stop as soon as the target is reached.", STOP)] = False
     eval_every: Annotated[int | None, Help("Samples between evaluations (default: at most 40 in a run).", STOP)] = None
     evaluate: Annotated[
@@ -178,7 +182,7 @@ class Config:
             ("epochs", {"samples": None}),
         ):
             # Only if it changes: naming the same algorithm again must not drop its parameters.
-            if name in changes and changes[name] != kept[name]:
+            if name in changes and absolute(changes[name]) != absolute(kept[name]):
                 kept |= belongings
         for name in ("parameters", "task_parameters"):
             given, earlier = changes.get(name), kept[name]
@@ -221,16 +225,14 @@ class Config:
 
     def resolved(self, job: Job) -> Config:
         """The same with every name and default spelled out, as its job has them."""
-        named: dict[str, Any] = {}
-        if isinstance(self.algorithm, str) and is_dataclass(job.algorithm):
-            named["parameters"] = values_of(job.algorithm)
-        if isinstance(self.task, str) and is_dataclass(job.task):
-            values = values_of(job.task)
-            named["model"] = values.pop("model_name") if job.task.models else None
-            named["task_parameters"] = values
+        from ownpace.run.names import spelled_out
+
+        named: dict[str, Any] = spelled_out(self.algorithm, job.algorithm, self.task, job.task)
+        optimizer = absolute(self.optimizer)
         # The job has turned epochs into samples, and a file with both would be refused when it is read.
         epochs = self.epochs if job.samples is None else None
-        return replace(self, engine=self.engine_name, fleet=job.fleet, samples=job.samples, epochs=epochs, **named)
+        named |= {"engine": self.engine_name, "fleet": job.fleet, "samples": job.samples, "epochs": epochs}
+        return replace(self, optimizer=optimizer, **named)
 
     @property
     def engine_name(self) -> Engine:
@@ -256,6 +258,8 @@ class Config:
         )
 
     def _num_samples(self, task: Task) -> int | None:
+        from ownpace.core.learning.dataset_samples import as_samples
+
         if self.samples is not None and self.epochs is not None:
             raise InputError(f"samples is {self.samples} and epochs is {self.epochs}; give one of them")
         # Here and not in Job, which knows samples only.
@@ -264,7 +268,7 @@ class Config:
             return self.samples
         epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
         # Bounded before rounding: the product may be infinite, which cannot be rounded.
-        samples = round(min(epochs * len(task.train_samples()), MOST_SAMPLES))
+        samples = round(min(epochs * len(as_samples(task.train_samples(), "train_samples()")), MOST_SAMPLES))
         if not 0 < samples < MOST_SAMPLES:
             raise InputError(f"epochs is {epochs}, which makes {samples:,} samples; choose another number")
         return samples

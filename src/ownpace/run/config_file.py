@@ -12,6 +12,7 @@ from ownpace.core.bounded_read import read_bounded
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, shown, unknown
 from ownpace.core.learning.task import Task
+from ownpace.core.own_code import digest_in_use, digest_now
 from ownpace.core.version import __version__
 from ownpace.fleet import Fleet, fleet_from
 from ownpace.run.names import CannotBeNamedError, name_of, recipe_of
@@ -19,6 +20,9 @@ from ownpace.run.names import CannotBeNamedError, name_of, recipe_of
 FORMAT = 1
 MOST_BYTES = 1 << 27
 _OBJECT, _WHY = "object", "cannot_be_saved_because"
+_CODE = "code"
+_NAMED = ("algorithm", "task", "optimizer")
+"""What may be a thing of the user's own."""
 _logger = logging.getLogger(__name__)
 
 
@@ -35,6 +39,8 @@ def to_text(fields: Mapping[str, object]) -> str:
         content["fleet"] = asdict(fleet)
     if not isinstance(optimizer, str):
         content.update(_or_reason("optimizer", optimizer, lambda: {"optimizer": name_of(optimizer)}))
+    if digests := _digests(content, digest_in_use):
+        content[_CODE] = digests
     try:
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
@@ -61,6 +67,24 @@ def _or_reason(name: str, thing: object, named: Callable[[], dict[str, object]])
         return {name: {_OBJECT: repr(thing), _WHY: str(error)}}
 
 
+def _digests(fields: Mapping[str, object], digest: Callable[[str], str | None]) -> dict[str, str]:
+    """A digest of the code that each thing of the user's own comes from."""
+    found: dict[str, str] = {}
+    for name in _NAMED:
+        place = str(fields.get(name)).rpartition(":")[0] if isinstance(fields.get(name), str) else ""
+        if place and not place.startswith("ownpace.") and (known := digest(place)) is not None:
+            found[name] = known
+    return found
+
+
+def _warn_of_changes(path: Path, fields: Mapping[str, object], before: object) -> None:
+    """Say which code is not what it was when the file was written: the same description may be of another run now."""
+    now = _digests(fields, digest_now)
+    for name, digest in before.items() if isinstance(before, Mapping) else ():
+        if now.get(name, digest) != digest:
+            _logger.warning("the code of %s %s was changed since %s was written", name, fields[name], path)
+
+
 def read(path: Path, known: Collection[str], instead: Mapping[str, object]) -> dict[str, object]:
     """The fields in a file that `to_text` wrote, or that was written by hand; those left out keep their defaults.
 
@@ -70,11 +94,13 @@ def read(path: Path, known: Collection[str], instead: Mapping[str, object]) -> d
         InputError: The file cannot be read, does not describe a run, or holds something that cannot be made again.
     """
     fields = _content(path)
+    digests = fields.pop(_CODE, {})
     for name in fields:
         if name not in known:
             raise unknown(f"key in {path}:", name, known)
     fields.update(instead)
-    for name in ("algorithm", "task", "optimizer"):
+    _warn_of_changes(path, fields, digests)
+    for name in _NAMED:
         value = fields.get(name)
         if isinstance(value, Mapping):
             raise InputError(

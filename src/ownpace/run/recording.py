@@ -11,6 +11,7 @@ from pathlib import Path
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import DivergenceError, OwnpaceError
 from ownpace.core.contract.events import Evaluation, Event, Run
+from ownpace.core.contract.target import Target, TargetWatch
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines import Outcome
 from ownpace.report.summary import Summary, SummaryBuilder
@@ -131,24 +132,38 @@ def _samples(state: PlainState) -> int:
 
 
 class Highlights:
-    """The events that a run's summary is made of: few, so that each checkpoint can hold them."""
+    """The events that a run's summary is made of: few, so that each checkpoint can hold them.
+
+    Replayed, they give the same summary: beside an evaluation that may meet the target stands its neighbour that does
+    not, so that no two seem to be in a row that are not.
+    """
 
     def __init__(self) -> None:
         self._run: Run | None = None
-        self._better: list[Evaluation] = []
-        """Than all before."""
-        self._last: Evaluation | None = None
+        self._best: list[Evaluation] = []
+        """The best, and the one right after it."""
+        self._latest: list[Evaluation] = []
+        """The last three."""
+        self._reaching: list[Evaluation] = []
+        """The two that reached the target, after the one before them."""
+        self._watch = TargetWatch(Target())
 
     def take(self, event: Event) -> None:
         """Look at one more event."""
         if isinstance(event, Run):
             self._run = event
+            self._watch = TargetWatch(Target(event.target, event.target_loss))
         elif isinstance(event, Evaluation):
-            self._last = event
-            if event.accuracy is not None and (not self._better or event.accuracy > (self._better[-1].accuracy or 0.0)):
-                self._better.append(event)
+            self._latest = [*self._latest[-2:], event]
+            if event.accuracy is not None and (not self._best or event.accuracy > (self._best[0].accuracy or 0.0)):
+                self._best = [event]
+            elif len(self._best) == 1:
+                self._best.append(event)
+            if self._watch.take(event.t, event.accuracy, event.loss) and not self._reaching:
+                self._reaching = self._latest
 
     def events(self) -> list[Event]:
         """Those events, in their order."""
-        last = None if self._last in self._better[-1:] else self._last
-        return [event for event in (self._run, *self._better, last) if event is not None]
+        by_time = {(each.t, each.samples): each for each in (*self._best, *self._reaching, *self._latest[-2:])}
+        evaluations = [by_time[when] for when in sorted(by_time)]
+        return [*([] if self._run is None else [self._run]), *evaluations]

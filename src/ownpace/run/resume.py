@@ -13,6 +13,7 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Event, from_line, to_line
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.state_file import StateFile
+from ownpace.core.own_code import absolute
 from ownpace.core.settings import values_of
 from ownpace.engines import is_main_process
 from ownpace.run import config_file
@@ -149,7 +150,9 @@ def _check_same_run(checkpoint: Path, file: StateFile, config: Path) -> None:
         raise InputError(f"{checkpoint} is no checkpoint of ownpace train; load it where it was saved: fleet.load")
     for name, value in saved.items():
         # What cannot be saved is described by words, which may differ each time.
-        known = name not in (*CHANGEABLE, "format", "ownpace") and not (name in OBJECTS and isinstance(value, dict))
+        known = name not in (*CHANGEABLE, "format", "ownpace", "code") and not (
+            name in OBJECTS and isinstance(value, dict)
+        )
         if known and described.get(name) != value:
             raise InputError(
                 f"{checkpoint} is of another run: its {name} was {_brief(value)}, but {config} says "
@@ -179,6 +182,7 @@ def _with_changes(run: Path, changes: Mapping[str, object]) -> Config:
             for field in (name, *OBJECTS[name]):
                 _refuse_change(run, field, saved[field], content.get(field))
     changed = {name: value for name, value in changes.items() if name not in again}
+    changed |= {name: absolute(value) for name, value in changed.items() if name in OBJECTS}
     for name, value in changed.items():
         if name not in CHANGEABLE and not _says_the_same(getattr(config, name), value):
             _refuse_change(run, name, value, getattr(config, name))

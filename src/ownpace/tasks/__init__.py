@@ -42,7 +42,7 @@ def make_task(name: str, model: str | None = None, parameters: Mapping[str, obje
     Asked for the same again, it hands out the same: tasks never change, and their data need to be read only once.
     """
     if name not in TASKS:
-        raise unknown("task", name, TASKS, "`ownpace list` describes them")
+        raise unknown("task", name, TASKS, "`ownpace list` describes them; your own is my.py:Class")
     return build_task(TASKS[name], name, model, parameters or {})
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError, listed, unknown
-from ownpace.core.learning.task import Samples, Score, Task
+from ownpace.core.learning.task import Data, Samples, Score, Task
 from ownpace.core.settings import at_most, positive
 from ownpace.tasks.image_loaders import ImageLoaders
 from ownpace.tasks.images import check_smoothing, smoothed
@@ -185,7 +185,7 @@ class Images(Task):
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return smoothed(self.loss(outputs, targets), outputs, self.label_smoothing)
 
-    def score(self, model: nn.Module, samples: Samples, chunk: int = 100) -> Score:
+    def score(self, model: nn.Module, samples: Data, chunk: int = 100) -> Score:
         # Chunks of a hundred: these images are large.
         return super().score(model, samples, chunk)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
+import zlib
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar
 
@@ -87,16 +89,14 @@ class Digits(ImageTask):
     model_name: str = "mlp"
     models: ClassVar = ("mlp", "logistic", "lenet")
     shape: ClassVar = (1, 8, 8)
+    num_images: ClassVar = 1797
     num_test: ClassVar = 360
 
     def _read(self) -> tuple[TensorSamples, Samples]:
-        try:
-            from sklearn.datasets import load_digits
-        except ImportError:
-            raise InputError("digits come with scikit-learn; install it: pip install 'ownpace[data]'") from None
-        data = load_digits()
-        images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16
-        targets = torch.tensor(data.target, dtype=torch.int64)
+        content = zlib.decompress(files("ownpace.tasks").joinpath("data", "digits.zlib").read_bytes())
+        # All images, then all labels, a byte for each pixel (0 to 16) and each label.
+        values = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        images, targets = values[: -self.num_images].view(-1, *self.shape) / 16.0, values[-self.num_images :].long()
         # Seed 0, whatever the run's: runs with different seeds are tested on the same digits.
         order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(0))
         test, train = order[: self.num_test], order[self.num_test :]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ownpace.core.contract import events
-from ownpace.core.contract.errors import DivergenceError
+from ownpace.core.contract.errors import DivergenceError, InputError
+from ownpace.core.contract.target import Target
 from ownpace.core.learning.task import Score
 from ownpace.engines.ledger import EvaluationMarks, Ledger, UpdateTotals, diverged, sums_of
 
@@ -61,19 +63,28 @@ def test_every_mark_that_is_passed_asks_for_one_evaluation(every: int, counts: l
         assert marks.next == (samples // every + 1) * every
 
 
-def ledger(target: float | None = None, *, stop_at_target: bool = False) -> tuple[Ledger, list[events.Event]]:
+def ledger(accuracy: float | None = None, *, stop_at_target: bool = False) -> tuple[Ledger, list[events.Event]]:
     written: list[events.Event] = []
-    return Ledger(written.append, target, stop_at_target=stop_at_target), written
+    return Ledger(written.append, Target(accuracy), stop_at_target=stop_at_target), written
 
 
 @pytest.mark.parametrize("stop_at_target", [False, True])
-@pytest.mark.parametrize(("accuracy", "reached"), [(0.89, False), (0.9, True), (0.95, True), (None, False)])
-def test_a_run_may_stop_where_its_target_is_reached_if_it_is_to(
-    accuracy: float | None, reached: bool, stop_at_target: bool
+@pytest.mark.parametrize(("accuracy", "reached"), [(0.89, False), (0.9, True), (0.95, True)])
+def test_a_run_may_stop_where_two_evaluations_in_a_row_meet_its_target_if_it_is_to(
+    accuracy: float, reached: bool, stop_at_target: bool
 ) -> None:
-    book, written = ledger(target=0.9, stop_at_target=stop_at_target)
-    assert book.evaluated(Score(0.25, accuracy), 1.5, 40, 5) is (reached and stop_at_target)
-    assert written == [events.Evaluation(1.5, 40, 5, 0.25, accuracy)]
+    book, written = ledger(0.9, stop_at_target=stop_at_target)
+    assert not book.evaluated(Score(0.25, 0.9), 1.0, 30, 4)
+    assert not book.evaluated(Score(0.25, 0.8), 1.5, 40, 5)
+    assert not book.evaluated(Score(0.25, 0.9), 2.0, 50, 6)
+    assert book.evaluated(Score(0.25, accuracy), 2.5, 60, 7) is (reached and stop_at_target)
+    assert written[-1] == events.Evaluation(2.5, 60, 7, 0.25, accuracy)
+
+
+def test_a_task_without_accuracy_cannot_have_one_as_its_target() -> None:
+    book, _ = ledger(0.9)
+    with pytest.raises(InputError, match="the task has none; use target_loss"):
+        book.evaluated(Score(0.25, None), 1.5, 40, 5)
 
 
 def test_without_a_target_none_is_reached() -> None:
@@ -83,7 +94,7 @@ def test_without_a_target_none_is_reached() -> None:
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_divergence_is_recorded_before_it_ends_the_run(loss: float) -> None:
-    book, written = ledger(target=0.9, stop_at_target=True)
+    book, written = ledger(0.9, stop_at_target=True)
     with pytest.raises(DivergenceError, match=f"the test loss is {loss} at sample 40"):
         book.evaluated(Score(loss, 0.1), 1.5, 40, 5)
     assert written == [events.Evaluation(1.5, 40, 5, None, 0.1)]
@@ -113,6 +124,19 @@ def test_the_last_record_has_the_sums(
     assert (sums.staleness_max, sums.limit_samples_per_s) == (totals.staleness_max, 1000.0)
     assert sums.largest_update == totals.largest
     assert (sums.workers, sums.replicas_identical) == (workers, replicas_identical)
+
+
+def test_how_far_replicas_are_apart_is_relative_to_where_they_are() -> None:
+    totals, mean = UpdateTotals(), torch.tensor([3.0, 4.0])
+    assert sums_of(totals, 1.0, 1000.0, {}).spread_mean is None
+    totals.add_spread(torch.tensor([3.0, 4.5]), mean)
+    totals.add_spread(torch.tensor([3.3, 4.0]), mean)
+    totals.add_spread(torch.tensor([math.nan, 4.0]), mean)  # it diverges: nothing to add up
+    totals.close(1.0)
+    totals.add_spread(torch.zeros(2), mean)
+    sums = sums_of(totals, 1.0, 1000.0, {})
+    assert sums.spread_mean == pytest.approx(0.08)
+    assert sums.spread_max == pytest.approx(0.1)
 
 
 def test_what_ended_a_run_early_is_recorded_with_its_code() -> None:

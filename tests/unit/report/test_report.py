@@ -55,7 +55,7 @@ def test_the_table_shows_the_code_and_never_the_prose(code, shown):
     summary: Summary = replace(summarize(events), reason="it was interrupted and killed", code=code)
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(comparison_table([summary]))
+        console.print(comparison_table([summary], 200))
     assert captured.get().rstrip().endswith(shown)
 
 
@@ -73,5 +73,5 @@ def test_a_comparison_fits_80_columns(code):
     shown = captured.get()
     assert "…" not in shown
     assert "not reached" in shown
-    assert "100 each" in " ".join(shown.split()) or code
+    assert "12,345" in shown
     assert code is None or code in shown

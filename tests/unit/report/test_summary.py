@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,7 @@ def test_rates_and_shares_are_those_of_the_sums():
     assert (summary.samples_per_s, summary.share_of_limit) == (50.0, 0.25)
     assert (summary.staleness.mean, summary.staleness.max) == (0.5, 3)
     assert (summary.update_samples.mean, summary.update_samples.max) == (10.0, 16)
+    assert summary.spread is None
     assert summary.busy == {"worker-0": 1.0, "worker-1": 0.25}
 
 
@@ -36,9 +38,17 @@ def test_the_last_accuracy_and_the_best_are_kept_apart():
     assert (summary.accuracy, summary.best_accuracy, summary.loss) == (0.8, 0.9, 0.8)
 
 
-@pytest.mark.parametrize(("target", "time"), [(0.55, 0.5), (0.7, 1.0), (0.9, 1.0), (0.95, None), (None, None)])
-def test_the_time_to_the_target_is_that_of_the_first_evaluation_that_reached_it(target, time):
-    assert summarize(a_run((0.5, 0.6), (1.0, 0.9), (2.0, 0.8), target=target)).time_to_target == time
+@pytest.mark.parametrize(("target", "time"), [(0.55, 0.5), (0.7, 1.5), (0.8, 1.5), (0.9, None), (None, None)])
+def test_the_time_to_the_target_is_that_of_the_first_of_two_evaluations_in_a_row(target, time):
+    scores = ((0.5, 0.6), (1.0, 0.65), (1.5, 0.9), (2.0, 0.8), (2.5, 0.6), (3.0, 0.95))
+    assert summarize(a_run(*scores, target=target)).time_to_target == time
+
+
+def test_a_loss_can_be_the_target():
+    run, *events = a_run((1.0, None), (2.0, None), (3.0, None))  # losses 0.9, 0.8, 0.7
+    assert isinstance(run, Run)
+    summary = summarize([replace(run, target_loss=0.8), *events])
+    assert (summary.target_loss, summary.time_to_target) == (0.8, 2.0)
 
 
 def test_a_task_without_accuracy_has_none():

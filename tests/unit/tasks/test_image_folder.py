@@ -15,6 +15,7 @@ from PIL import Image
 from ownpace import make_algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.augmented import TrainingSamples
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.drawn_ahead import DrawnAhead
 from ownpace.core.learning.sampling import make_sampler
 from ownpace.engines import Outcome
@@ -52,7 +53,7 @@ def test_images_are_found_class_by_class(folder):
     (folder / "train" / "bee" / "notes.txt").write_text("")
     (folder / "train" / ".git").mkdir()
     images = make_task("images", "resnet18", {"path": str(folder), "size": "8", "loaders": "2"})
-    train, test = images.train_samples(), images.test_samples()
+    train, test = as_samples(images.train_samples()), as_samples(images.test_samples())
     assert (len(train), len(test)) == (12, 6)
     inputs, targets = train.pick(torch.tensor([11, 0, 4]))
     assert targets.tolist() == [2, 0, 1]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError
@@ -33,6 +34,16 @@ def write_mnist(root, count=30):
         (folder / f"{prefix}-images-idx3-ubyte.gz").write_bytes(idx(images))
         labels = np.arange(n, dtype=np.uint8) % 10
         (folder / f"{prefix}-labels-idx1-ubyte.gz").write_bytes(idx(labels))
+
+
+def test_digits_are_those_of_scikit_learn_in_value_and_order():
+    data = load_digits()
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    for samples, which in ((Digits().test_samples(), order[:360]), (Digits().train_samples(), order[360:])):
+        inputs, targets = samples.pick(torch.arange(len(samples)))
+        assert inputs.dtype == torch.float32
+        assert torch.equal(inputs[:, 0], torch.tensor(data.images, dtype=torch.float32)[which] / 16)
+        assert torch.equal(targets, torch.tensor(data.target, dtype=torch.int64)[which])
 
 
 def test_digits_are_split_without_overlap():

@@ -37,6 +37,7 @@ class Run:
     groups: Groups
     """The names of the members of every group of nodes: `workers`, `servers` and those of the algorithm."""
     format: int = FORMAT
+    target_loss: float | None = None
 
 
 @dataclass(slots=True)
@@ -188,6 +189,9 @@ class Sums:
     """Whether all workers ended with the same bits, where the algorithm promises that; None where it does not."""
     largest_update: int | None = None
     """The most samples that one update had; None in files from before that was recorded."""
+    spread_mean: float | None = None
+    """With local steps: ‖y − x‖ / ‖x‖, a replica y and the global parameters x that it takes over; None without."""
+    spread_max: float | None = None
 
 
 @dataclass(slots=True)

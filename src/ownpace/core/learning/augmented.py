@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ownpace.core.learning.dataset_samples import Data, as_samples
+from ownpace.core.learning.samples import Samples
 from ownpace.core.learning.seeds import Purpose, seed_for
-from ownpace.core.learning.task import Samples
 
 
 @runtime_checkable
@@ -35,8 +36,8 @@ class LoadedSamples(AugmentedSamples, Protocol):
 class TrainingSamples:
     """Samples as they are trained on, picked by what a sampler has drawn."""
 
-    def __init__(self, samples: Samples, seed: int) -> None:
-        self._samples = samples
+    def __init__(self, data: Data, seed: int) -> None:
+        self._samples = samples = as_samples(data, "train_samples()")
         self._augmented = samples if isinstance(samples, AugmentedSamples) else None
         self._loaded = samples if isinstance(samples, LoadedSamples) else None
         self._seed = seed

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError, listed
 from ownpace.core.contract.values import Shard
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.task import Task
 
@@ -113,7 +114,7 @@ def _multiplications(task: Task) -> Mapping[str, float]:
         model = task.model().eval()
         places: dict[nn.Module, float] = {}
         hooks = [each.register_forward_hook(partial(_count, places)) for each in model.modules()]
-        inputs, _ = task.train_samples().pick(torch.arange(1))
+        inputs, _ = as_samples(task.train_samples()).pick(torch.arange(1))
         model(inputs)
         for hook in hooks:
             hook.remove()

@@ -5,41 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.dataset_samples import Data, as_samples
+from ownpace.core.learning.samples import Samples, TensorSamples
 
-class Samples(Protocol):
-    """Data that can be counted and picked from by a vector of indices."""
-
-    def __len__(self) -> int: ...
-
-    def pick(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these samples."""
-
-    def to(self, device: torch.device) -> Samples:
-        """The same samples, handed out on another device."""
-
-
-@dataclass(frozen=True, eq=False)
-class TensorSamples:
-    """Samples that fit into memory."""
-
-    inputs: Tensor
-    targets: Tensor
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def pick(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        indices = indices.to(self.inputs.device)
-        return self.inputs.index_select(0, indices), self.targets.index_select(0, indices)
-
-    def to(self, device: torch.device) -> TensorSamples:
-        return TensorSamples(self.inputs.to(device), self.targets.to(device))
+__all__ = ["Data", "Samples", "Score", "Task", "TensorSamples"]
 
 
 @dataclass(frozen=True)
@@ -80,15 +56,23 @@ class Task(ABC):
         """A new model, its weights drawn from torch's global generator."""
 
     @abstractmethod
-    def train_samples(self) -> Samples:
-        """What to train on."""
+    def train_samples(self) -> Data:
+        """What to train on: `TensorSamples`, a pair of tensors, or a map-style Dataset of inputs and targets."""
 
     @abstractmethod
-    def test_samples(self) -> Samples:
-        """What to evaluate on."""
+    def test_samples(self) -> Data:
+        """What to evaluate on, likewise."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The *mean* loss of a batch, a scalar."""
+        """The *mean* loss of a batch, a scalar: cross-entropy, unless a subclass says otherwise."""
+        # Of one column, cross-entropy is 0 whatever the model does; of numbers, it is of what they are not.
+        if outputs.ndim < 2 or outputs.shape[1] < 2 or targets.is_floating_point():
+            raise InputError(
+                f"the task {type(self).__name__} has no loss of its own, and cross-entropy needs an output for each "
+                f"class and class numbers as targets, but outputs are {list(outputs.shape[1:])} for each sample and "
+                f"targets {str(targets.dtype).removeprefix('torch.')}; write "
+                "loss(self, outputs, targets), as in functional.mse_loss(outputs, targets)"
+            )
         return functional.cross_entropy(outputs, targets)
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -114,11 +98,14 @@ class Task(ABC):
         return loss if penalty is None else loss + penalty
 
     def num_right(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """How many of a batch the model got right (None: no such notion)."""
+        """How many of a batch the model got right (None: no such notion, as where targets are no class numbers)."""
+        if outputs.ndim != 2 or outputs.shape[1] < 2 or targets.ndim != 1 or targets.is_floating_point():
+            return None
         return (outputs.argmax(1) == targets).sum()
 
-    def score(self, model: nn.Module, samples: Samples, chunk: int = 2000) -> Score:
+    def score(self, model: nn.Module, samples: Data, chunk: int = 2000) -> Score:
         """Loss and accuracy over `samples`, the model in evaluation mode."""
+        samples = as_samples(samples)
         loss, right = 0.0, 0
         counted = True
         was_training = model.training

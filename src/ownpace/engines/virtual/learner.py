@@ -130,6 +130,8 @@ class VirtualLearner:
         if self.arriving is not None or self.layers_due:
             self._check_there()
         if self.simulation.real:
+            if not self.address.index:
+                self.simulation.on_merge(self._values, values)
             # Other values, the same state: momentum survives an average.
             self._replica = (self._replica or Replica(self._values)).at(values)
             self._values = values

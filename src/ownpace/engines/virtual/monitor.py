@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import OwnpaceError
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.flat import Buffers
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.task import Score
@@ -64,7 +65,7 @@ class Ticks:
     def __init__(self, job: Job, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
         # A budget of time has no length in samples: a hundred epochs stand in for it.
-        self._every = max(1, (job.samples or 100 * len(job.task.train_samples())) // _TICKS)
+        self._every = max(1, (job.samples or 100 * len(as_samples(job.task.train_samples()))) // _TICKS)
         self.next = math.inf if on_progress is None else 0
         """After how many samples the next one is due."""
 
@@ -85,7 +86,7 @@ class Monitor:
         job = simulation.job
         self._simulation = simulation
         self._departed: Mapping[str, Sequence[float]] = {}
-        self._ledger = Ledger(simulation.emit, job.target, stop_at_target=job.stop_at_target)
+        self._ledger = Ledger(simulation.emit, job.goal, stop_at_target=job.stop_at_target)
         self._budget = job.samples or math.inf
         self._ticks = Ticks(job, on_progress)
         self._eval_every = math.inf if job.timing_only else job.evaluations_every
@@ -128,15 +129,18 @@ class Monitor:
 
     def books(self) -> PlainState:
         """All that it knows of the run so far."""
-        return {"totals": asdict(self.totals), "evaluated_version": self._evaluated_version}
+        met_s = self._ledger.watch.met_s
+        return {"totals": asdict(self.totals), "evaluated_version": self._evaluated_version, "met_s": met_s}
 
     def go_on(self, books: PlainState) -> None:
         """Go on with such books."""
-        totals, version = books["totals"], books["evaluated_version"]
+        totals, version, met_s = books["totals"], books["evaluated_version"], books.get("met_s")
         assert isinstance(totals, Mapping)
         assert version is None or isinstance(version, int)
+        assert met_s is None or isinstance(met_s, float)
         self.totals = UpdateTotals(**totals)
         self._evaluated_version = version
+        self._ledger.watch.met_s = met_s
         self._evaluations = EvaluationMarks(self._eval_every, self.totals.samples)
         self._next_mark = min(self._ticks.next, self._evaluations.next)
 
@@ -158,6 +162,11 @@ class Monitor:
             # After the evaluation: the sums are taken of a run whose last mark has been evaluated.
             if total_samples >= self._budget:
                 self.training_ends()
+
+    def merged(self, replica: Tensor, mean: Tensor) -> None:
+        """A worker that was on its own way takes over the mean of all."""
+        if self._sums is None:
+            self.totals.add_spread(replica, mean)
 
     def training_ends(self) -> None:
         """The budget is spent: take the sums. What nodes still have in flight they bring to its end."""

@@ -59,6 +59,7 @@ class VirtualRun:
         self.simulation = Simulation(job, emit)
         self._monitor = Monitor(self.simulation, on_progress)
         self.simulation.on_update = self._monitor.updated
+        self.simulation.on_merge = self._monitor.merged
         self._faults = Faults(self.simulation)
         self._state = first_state(self._faults.alive)
         layout = self.simulation.learning.layout

@@ -52,6 +52,8 @@ class Simulation:
     """Set once there are nodes, whose addresses it lists."""
     on_update: OnUpdate
     """Set once there is something that follows the run."""
+    on_merge: Callable[[Tensor, Tensor], None]
+    """Called when the first worker takes over a mean of all workers' parameters: with its own, and the mean."""
     accounts: SampleAccounts
     """Whose samples are used up, since this generation began."""
     sampler: Sampler | None

@@ -67,7 +67,7 @@ class Hub:
         self._generations = parts.generations
         self._generations.on_plan = self._states.give
         self._generations.on_start = self._begin_generation
-        self._ledger = Ledger(self.journal.emit, config.target, stop_at_target=config.stop_at_target)
+        self._ledger = Ledger(self.journal.emit, config.goal, stop_at_target=config.stop_at_target)
         num_buffers = 0 if self.evaluator is None else self.evaluator.num_buffers
         self._limits = Limits(roster.shards, max(roster.workers.members[0].shard.stop, num_buffers))
         self._checks = HubChecks(roster, len(config.layers), num_buffers)

@@ -1,10 +1,9 @@
 """The processes that this one starts: it gives them their orders, notices their death, and leaves none behind.
 
-Two ways to start one. The launcher forks its nodes from a server that has torch imported already. A rank of
-torchrun's, which may run a user's script, starts a fresh interpreter for each server and communicator: forking would
-run the script again. Either way a child gets one `NodeOrder`, pickled, from its own parent, and holds one end of a
-pipe whose other end only the parent has: when the parent is gone, even by SIGKILL, the child reads the end of the file
-and exits.
+Two ways to start one. The launcher forks its nodes from a server that has torch imported already. A rank of torchrun's
+starts a fresh interpreter for each server and communicator. Either way a child gets one `NodeOrder` from its own parent
+(`hand_over`), and holds one end of a pipe whose other end only the parent has: when the parent is gone, even by
+SIGKILL, the child reads the end of the file and exits.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection as PipeEnd
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from ownpace.core.contract.errors import InputError, MachineDied, OwnpaceError, PeerLost
+from ownpace.core.contract.errors import MachineDied, OwnpaceError, PeerLost
 from ownpace.core.contract.values import Role
 from ownpace.engines.job import Job
+from ownpace.engines.process.meet.hand_over import Parcel, pickled, start_process
 from ownpace.engines.process.meet.rendezvous import Rendezvous
-from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.roster import Roster
 
@@ -91,28 +91,19 @@ class Supervisor:
             self._lifeline = context.Pipe(duplex=False)
         from ownpace.engines.process.run.node_main import be_forked_node  # it imports this module
 
-        process = context.Process(target=be_forked_node, args=(order, self._lifeline[0]), name=order.name)
-        try:
-            process.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise _not_handed_over(error) from None
+        process = start_process(be_forked_node, Parcel(order, _places()), self._lifeline[0], order.name)
         log.info("forked %s as process %s", order.name, process.pid)
         self._add(order.name, _Forked(process))
 
     def spawn(self, order: NodeOrder) -> None:
         """Start a node in a fresh interpreter."""
         self._end_before(order.name)
-        # Here, where the user sees it: the child would fail in an interpreter of its own.
-        check_importable(order.terms)
-        try:
-            pickled = pickle.dumps(order)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise _not_handed_over(error) from None
+        data = _places() + pickled(order)
         command = [sys.executable, "-c", f"from {_MODULE} import be_spawned_node; be_spawned_node()"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE)
         assert process.stdin is not None
         self._add(order.name, _Spawned(process))
-        process.stdin.write(pickled)
+        process.stdin.write(data)
         process.stdin.flush()  # and left open: its end is the parent's end
         log.info("started %s as process %s", order.name, process.pid)
 
@@ -164,7 +155,7 @@ class Supervisor:
 
 
 class _Forked:
-    def __init__(self, process: multiprocessing.process.BaseProcess) -> None:
+    def __init__(self, process: BaseProcess) -> None:
         self._process = process
 
     def exit_code(self) -> int | None:
@@ -199,31 +190,14 @@ class _Spawned:
                 self._process.stdin.close()
 
 
-def _not_handed_over(error: Exception) -> InputError:
-    return InputError(
-        f"the run cannot be handed to another process: {error}; define tasks, algorithms and functions at the "
-        "top of a module, not inside a function or as a lambda"
-    )
-
-
-def check_importable(terms: RunTerms) -> None:
-    """Raise if a fresh interpreter could not find the code that a helper needs."""
-    needed: list[tuple[str, object]] = [("algorithm", type(terms.algorithm))]
-    if isinstance(terms.optimizer, OptimizerCopy):
-        needed.append(("optimizer", terms.optimizer.kind))
-    elif terms.optimizer.custom is not None:
-        needed.append(("optimizer", terms.optimizer.custom))
-    for what, code in needed:
-        name = getattr(code, "__qualname__", repr(code))
-        if getattr(code, "__module__", "") == "__main__" or "<locals>" in name:
-            raise InputError(
-                f"the {what} {name} is defined in the script itself, where parameter servers cannot find it; put it "
-                "into a module that can be imported"
-            )
+def _places() -> bytes:
+    """Where to import from. It goes first: the order is made of what is found there."""
+    return pickle.dumps(sys.path)
 
 
 def read_order(stream: BinaryIO) -> NodeOrder:
-    """A spawned child's order, from its own parent."""
+    """A child's order, from its own parent."""
+    sys.path[:] = pickle.load(stream)
     order = pickle.load(stream)
     assert isinstance(order, NodeOrder)
     return order

@@ -16,6 +16,7 @@ from ownpace.engines.process.node.inbox import Inbox
 from ownpace.engines.process.node.late_snapshot import LateSnapshot
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
 from ownpace.engines.process.node.replica_watch import ReplicaWatch, layer_checksums
+from ownpace.engines.process.node.reporter import REPORT_EVERY_S
 from ownpace.engines.process.node.sums import ProcessSum
 from ownpace.engines.process.node.unfinished import UnfinishedStep
 from ownpace.engines.process.talk.control import Snapshot, WorkerBuffers
@@ -44,6 +45,7 @@ class LearnerState:
         self._away_from: Tensor | None = None
         self._used: list[int] | None = None
         self._local_samples = 0
+        self._next_spread_s = 0.0
         self.has_stepped_alone = False
         """Whether it has made local steps, so that its optimizer's state is its own."""
         self.on_progress: Callable[[int], None] = _ignore
@@ -210,6 +212,9 @@ class LearnerState:
             begun_s = self._context.clock.now()
             self._maybe_close_totals()
             self._away_from = None
+            if begun_s >= self._next_spread_s:  # some of them will do: on a GPU it waits
+                self._next_spread_s = begun_s + REPORT_EVERY_S
+                self._context.reporter.totals.add_spread(self.held.values, values)
             self.held.overwrite(values)
             # What is shown and checked of this update are the values that all have, so only then the way ahead.
             own = self._context.address.index

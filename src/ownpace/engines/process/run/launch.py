@@ -80,7 +80,7 @@ def hub_config(
             if job.fleet.paced
             else None
         ),
-        target=job.target,
+        goal=job.goal,
         stop_at_target=job.stop_at_target,
         make_evaluator=lambda: Evaluator(learning, num_shards, every, after=after),
         elasticity=Elasticity(

@@ -10,14 +10,17 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from io import BytesIO
 from multiprocessing.connection import Connection as PipeEnd
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
 from ownpace.core.contract.errors import OwnpaceError
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.seeds import Purpose, seed_for
+from ownpace.core.own_code import in_a_line
 from ownpace.engines.job import Job
 from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.process.hub.session import Session
@@ -28,15 +31,26 @@ from ownpace.engines.process.meet.log_file import LogFile
 from ownpace.engines.process.meet.supervisor import NodeOrder, die_with_parent, read_order
 
 
-def be_forked_node(order: NodeOrder, lifeline: PipeEnd) -> None:
+def be_forked_node(data: bytes, lifeline: PipeEnd) -> None:
     """The whole life of a child that the launcher forked."""
-    _be_node(order, lifeline.recv_bytes)
+    _ignore_signals()
+    _be_node(_understood(BytesIO(data)), lifeline.recv_bytes)
 
 
 def be_spawned_node() -> None:
     """The whole life of a child that a rank of torchrun's started."""
     _ignore_signals()  # before its order is read, which imports what the order needs: Ctrl-C may come meanwhile
-    _be_node(read_order(sys.stdin.buffer), partial(os.read, 0, 4096))
+    _be_node(_understood(sys.stdin.buffer), partial(os.read, 0, 4096))
+
+
+def _understood(stream: BinaryIO) -> NodeOrder:
+    """This process's order. Reading it runs code of the user's, which may fail here though it did not in the parent."""
+    try:
+        return read_order(stream)
+    except Exception as error:
+        # In a line: every node says it, and its parent only sees that it is gone.
+        print(f"ownpace: a new process cannot load its part of the run: {in_a_line(error)}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _be_node(order: NodeOrder, lifeline: Callable[[], object]) -> None:

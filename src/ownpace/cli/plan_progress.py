@@ -1,0 +1,53 @@
+"""What is shown while a plan is made: a bar for each stage, or where that is no terminal, a line now and then."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from ownpace.planning import PlanProgress
+
+EVERY_S = 5.0
+"""Between two lines, where nothing can be drawn over."""
+
+
+class Stages:
+    """The stages of a plan, on standard error."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description:<14}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("runs"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._bars: dict[str, TaskID] = {}
+        self._next_line_s = time.monotonic() + EVERY_S
+
+    def __enter__(self) -> Stages:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._progress.stop()
+
+    def take(self, now: PlanProgress) -> None:
+        """Show how far it is."""
+        if not self._console.is_terminal:
+            if time.monotonic() >= self._next_line_s:
+                self._next_line_s = time.monotonic() + EVERY_S
+                line = f"{now.stage}: {now.done} of about {now.expected} runs"
+                self._console.print(line, markup=False, highlight=False)
+            return
+        if now.stage not in self._bars:
+            for stage, bar in self._bars.items():  # what came before is done, however many it took
+                done = self._progress.tasks[list(self._bars).index(stage)].completed
+                self._progress.update(bar, total=done)
+            self._bars[now.stage] = self._progress.add_task(now.stage, total=now.expected)
+        self._progress.update(self._bars[now.stage], completed=now.done, total=now.expected)

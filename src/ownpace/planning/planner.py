@@ -1,0 +1,274 @@
+"""`plan`: which algorithm to take on a fleet, at which learning rate, and what another fleet would change.
+
+1. Speeds: every candidate is simulated in virtual time without gradients.
+2. Learning: one of those that make the same updates as `sync` is searched first, at all learning rates. It shows which
+   target can be reached, and sets the time after which the others are given up.
+3. What if: speeds alone are simulated anew; what is known of learning is carried over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ownpace.core.contract.errors import InputError, Interrupted
+from ownpace.core.learning.task import Task
+from ownpace.fleet import Fleet, read_fleet
+from ownpace.planning.budget import Budget, budget_for, probes
+from ownpace.planning.candidates import candidates, with_same_updates
+from ownpace.planning.driving import Asks, T, drive
+from ownpace.planning.halving import octaves
+from ownpace.planning.pool import Pool, open_pool
+from ownpace.planning.progress import OnPlanProgress, PlanProgress
+from ownpace.planning.ranking import Known, finished_plan
+from ownpace.planning.results import Plan
+from ownpace.planning.study import Studied, Terms, elsewhere, find_target, study, timed
+from ownpace.planning.trial import Trial, Tried, for_trials
+from ownpace.planning.what_if import by_default, imagined
+from ownpace.run import Config
+from ownpace.run.config import default_fleet
+
+GIVEN_UP = 1.5
+"""An algorithm is given up when it has taken so many times as long as the first one that was searched."""
+GIVEN_UP_ELSEWHERE = 4.0
+"""On another fleet, when it has taken so many times as long as the choice on the fleet as it is."""
+FIRST_GRID = {"sgd": (0.125, 4, 3)}
+OTHER_GRID = (0.002, 4, 3)
+"""Where the first search begins, and octaves below and above: of SGD, and of optimizers that scale their steps."""
+MOST_ASKED = 4
+"""Of the ranking, so many are timed on other fleets: another fleet may have another first."""
+
+
+def plan(
+    config: Config,
+    fleet: Fleet | str | None = None,
+    *,
+    algorithms: Sequence[str] | None = None,
+    what_if: Sequence[str] | None = None,
+    seconds: float | None = None,
+    timing_only: bool = False,
+    seeds: Sequence[int] = (0, 1, 2),
+    processes: int | None = None,
+    on_progress: OnPlanProgress | None = None,
+) -> Plan:
+    """Say which algorithm to take on a fleet, with what gain, and what would help.
+
+    Args:
+        config: The task, the optimizer and batch sizes. Its algorithm and learning rate are what is looked for; its
+            target, samples or epochs are taken where they are given.
+        fleet: The machines (None: the configuration's).
+        algorithms: Who takes part (None: those that are worth it).
+        what_if: Questions such as `drop:old`, `add:new:2`, `bandwidth:x10` (None: the usual ones; empty: none).
+        seconds: About how long it may take (None: about a minute on an idle machine).
+        timing_only: Rank by samples/s alone, without any gradient.
+        seeds: Each algorithm's best rate is run with all of them.
+        processes: How many to use (None: one for each core; 1: this one).
+        on_progress: Told how far it is.
+
+    Raises:
+        InputError: Something given cannot be used.
+        Interrupted: Ctrl-C, before anything was known. Later, the plan holds what is known.
+
+    >>> from ownpace.testing.blobs import Blobs
+    >>> plan(Config(task=Blobs()), "4,1", timing_only=True, what_if=(), processes=1).ranking[0].share_of_limit > 0.9
+    True
+    """
+    planner = _Planner(config, fleet, algorithms, what_if, seconds, tuple(seeds), on_progress)
+    began = time.monotonic()
+    with open_pool(planner.base, processes) as pool:
+        try:
+            planner.find_speeds(pool)
+            if not timing_only:
+                planner.learn(pool, began)
+            planner.imagine(pool)
+        except KeyboardInterrupt:
+            if not planner.known.timings:
+                raise Interrupted("interrupted before anything was known") from None
+            planner.known.interrupted = True
+    return finished_plan(planner.known, time.monotonic() - began)
+
+
+class _Planner:
+    """One plan on its way."""
+
+    def __init__(
+        self,
+        config: Config,
+        fleet: Fleet | str | None,
+        algorithms: Sequence[str] | None,
+        what_if: Sequence[str] | None,
+        seconds: float | None,
+        seeds: tuple[int, ...],
+        on_progress: OnPlanProgress | None,
+    ) -> None:
+        given = fleet if fleet is not None else config.fleet or default_fleet()
+        machines = given if isinstance(given, Fleet) else read_fleet(given)
+        if not machines.paced:
+            raise InputError(
+                "a machine of the fleet has no pace (samples_per_s), so nothing can be predicted; measure the machines "
+                "with `ownpace measure`, or give paces, as in --fleet 4,2,1,1"
+            )
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise InputError(f"seeds is {list(seeds)}; give at least one, each once")
+        asked = by_default(machines) if what_if is None else what_if
+        # Before anything runs: a question that cannot be understood is found at once.
+        self._others = [imagined(machines, question) for question in asked]
+        self.base = for_trials(config, machines)
+        self._job_task: Task = self.base.job().task
+        self._seeds, self._seconds, self._on_progress = seeds, seconds, on_progress
+        entered, left_out = candidates(machines, algorithms)
+        self._candidates = {candidate.algorithm: candidate for candidate in entered}
+        self.known = Known(config=replace(config, fleet=given), fleet=machines, left_out=left_out)
+        self.known.candidates = self._candidates
+        self.known.questions = tuple(other.name for other in self._others)
+
+    def find_speeds(self, pool: Pool) -> None:
+        """Simulate time alone."""
+        num = len(self.known.fleet.workers)
+        for name, candidate in list(self._candidates.items()):
+            try:
+                # One that cannot run on this fleet, or with this optimizer, says so when its job is made.
+                replace(self.base, algorithm=candidate.algorithm, parameters=dict(candidate.parameters)).job()
+            except InputError as error:
+                if len(self._candidates) == 1:
+                    raise
+                self.known.left_out[name] = str(error)
+                del self._candidates[name]
+        searches = {name: timed(self.base, candidate, num) for name, candidate in self._candidates.items()}
+        found = self._drive("speeds", searches, pool, len(searches))
+        for name, timing in found.items():
+            if timing.samples_per_s > 0:
+                self.known.timings[name] = timing
+            else:
+                self.known.left_out[name] = "it makes no update on this fleet"
+                del self._candidates[name]
+
+    def learn(self, pool: Pool, began: float) -> None:
+        """Search learning rates, and take times to the target."""
+        known = self.known
+        first, others = self._order()
+        budget = self._budget(pool, first, others)
+        if budget.samples is None:
+            known.uncertain.append(budget.why)
+            return
+        known.pilot, known.budget = first, budget
+        terms = Terms(known.config.target, budget.samples, None, self._seeds, num_test=budget.num_test, noise=True)
+        total = budget.runs_each * (2 + len(others))
+        pilot = self._search_first(pool, first, terms, total)
+        if pilot is None or pilot.level is None or pilot.mean_s is None:
+            known.uncertain.append(f"{first} learnt nothing in {budget.samples:,} samples: ranked by speed alone")
+            return
+        known.level = pilot.level
+        deadline = None if self._seconds is None else began + 0.9 * self._seconds
+        limit = replace(terms, level=pilot.level, seconds=GIVEN_UP * pilot.mean_s, noise=False)
+        num = len(known.fleet.workers)
+        grids = {name: octaves(self._candidates[name].guess(pilot.lr, num), 2, 2) for name in others}
+        if not isinstance(self.base.optimizer, str):
+            grids = {name: [self.base.lr] for name in others}
+        self._study(pool, dict.fromkeys(others, limit), grids, total, deadline)
+
+    def _search_first(self, pool: Pool, first: str, terms: Terms, total: int) -> Studied | None:
+        """The first search: to the target that is wanted, or to one that can be reached."""
+        known, grid = self.known, self._first_grid()
+        if terms.level is not None:
+            pilot = self._study(pool, {first: terms}, {first: grid}, total)[first]
+            if pilot.mean_s is not None:
+                known.noise = pilot.noise
+                return pilot
+            known.uncertain.append(
+                f"{first} was not at {terms.level:g} within {terms.samples:,} samples at any rate: times are those to "
+                "a target that can be reached"
+            )
+        candidate, timing = self._candidates[first], known.timings[first]
+        asks = find_target(self.base, candidate, timing, grid, replace(terms, level=None))
+        target = self._drive("learning rates", {first: asks}, pool, total)[first]
+        if target.level is None:
+            return None
+        known.noise = target.noise
+        # Whatever gets there first has a higher rate than what gets furthest.
+        grid = grid if len(grid) == 1 else octaves(target.lr, 1, 3)
+        return self._study(pool, {first: replace(terms, level=target.level, noise=False)}, {first: grid}, total)[first]
+
+    def imagine(self, pool: Pool) -> None:
+        """See what other fleets would do, with the first of the ranking at rates near theirs."""
+        known = self.known
+        wanted = known.worth_asking(MOST_ASKED)
+        first = known.ranking()[0]
+        terms = None
+        if known.level is not None and first.time_to_target is not None and known.budget and known.budget.samples:
+            samples = known.budget.samples
+            limit_s = GIVEN_UP_ELSEWHERE * first.time_to_target
+            terms = Terms(known.level, 2 * samples, limit_s, self._seeds, num_test=known.budget.num_test)
+        searches = {}
+        for other in self._others:
+            num, now = len(other.fleet.workers), len(known.fleet.workers)
+            factors = (
+                (1.0,) if num == now or not isinstance(self.base.optimizer, str) else (1.0, 2.0 if num > now else 0.5)
+            )
+            base = replace(self.base, fleet=other.fleet)
+            searches[other.name] = elsewhere(base, wanted, terms, factors, num)
+        self._drive(
+            "what if", searches, pool, (6 + 2 * len(self._seeds)) * len(searches), None, known.others.__setitem__
+        )
+
+    def _order(self) -> tuple[str, list[str]]:
+        """Whom to search first, and whom then; of those that make the same updates, the fastest stands for all."""
+        timings = self.known.timings
+        alike = with_same_updates(list(timings))
+        first = max(alike, key=lambda name: timings[name].samples_per_s) if alike else next(iter(timings))
+        return first, [name for name in timings if name != first and name not in alike]
+
+    def _budget(self, pool: Pool, first: str, others: Sequence[str]) -> Budget:
+        trials = probes(self.base, self._candidates[first], len(self.known.fleet.workers))
+        tried = self._drive("learning rates", {"": _asked(trials)}, pool, len(trials))[""]
+        config, timing = self.known.config, self.known.timings[first]
+        return budget_for(config, self._job_task, tried, timing, 1 + len(others), self._seconds, pool.num)
+
+    def _first_grid(self) -> list[float]:
+        if not isinstance(self.base.optimizer, str):
+            return [self.base.lr]  # it has a rate of its own
+        return octaves(*FIRST_GRID.get(self.base.optimizer, OTHER_GRID))
+
+    def _study(
+        self,
+        pool: Pool,
+        terms: Mapping[str, Terms],
+        grids: Mapping[str, Sequence[float]],
+        total: int,
+        deadline: float | None = None,
+    ) -> dict[str, Studied]:
+        known = self.known
+        searches = {
+            name: study(self.base, self._candidates[name], known.timings[name], grids[name], terms[name])
+            for name in terms
+        }
+        return self._drive("learning rates", searches, pool, total, deadline, known.studied.__setitem__)
+
+    def _drive(
+        self,
+        stage: str,
+        searches: Mapping[str, Asks[T]],
+        pool: Pool,
+        expected: int,
+        deadline: float | None = None,
+        on_found: Callable[[str, T], None] = lambda name, found: None,
+    ) -> dict[str, T]:
+        counts = self.known.counts
+
+        def on_trial() -> None:
+            counts[stage] = counts.get(stage, 0) + 1
+            if self._on_progress is not None:
+                self._on_progress(PlanProgress(stage, counts[stage], max(expected, counts[stage])))
+
+        def go_on() -> bool:
+            return deadline is None or time.monotonic() < deadline
+
+        found = drive(searches, pool, on_trial, go_on, on_found)
+        for name in searches.keys() - found.keys():
+            self.known.uncertain.append(f"{name} was not searched: the time was up")
+        return found
+
+
+def _asked(trials: list[Trial]) -> Asks[list[Tried]]:
+    return (yield trials)

@@ -1,0 +1,167 @@
+"""Where trials are carried out: in other processes, several at once, or right here.
+
+Processes are started as `python -m ownpace.planning.process` and spoken with in lines of JSON. So a script needs no
+main guard, and nothing of it is run twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from ownpace.core.contract.errors import InputError, NodeFailed
+from ownpace.planning.trial import Trial, Tried, try_out
+from ownpace.run import Config
+
+
+class Pool(Protocol):
+    """Takes trials, and answers each in its own time."""
+
+    num: int
+    """How many are carried out at once."""
+
+    def submit(self, trial: Trial) -> Future[Tried]:
+        """Have it carried out."""
+
+    def __enter__(self) -> Pool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None: ...
+
+
+def open_pool(config: Config, processes: int | None = None) -> Pool:
+    """A pool of so many processes (None: one for each core); none where one is asked for, or a file cannot describe
+    what is to be run: a task that was made in Python, and has no name to import it by.
+    """
+    num = (os.cpu_count() or 1) if processes is None else processes
+    if num <= 1:
+        return Here()
+    pool = Processes(num)
+    if pool.can_describe(config):
+        return pool
+    pool.__exit__(None, None, None)
+    return Here()
+
+
+class Here:
+    """Carries trials out in this process, one after the other."""
+
+    num = 1
+
+    def submit(self, trial: Trial) -> Future[Tried]:
+        """Carry it out at once."""
+        future: Future[Tried] = Future()
+        future.set_result(try_out(trial))
+        return future
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        pass
+
+
+class Processes:
+    """Carries trials out in processes of its own."""
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+        self._folder = tempfile.TemporaryDirectory(prefix="ownpace-plan-")
+        self._threads = ThreadPoolExecutor(num)
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._children: list[subprocess.Popen[str]] = []
+        self._files: dict[int, tuple[Config, str]] = {}
+        """Where each configuration that trials share is written; kept, so that no other gets its identity."""
+
+    def can_describe(self, config: Config) -> bool:
+        """Whether another process can make this configuration again."""
+        try:
+            Config.load(self._file(config))
+        except InputError:
+            return False
+        return True
+
+    def submit(self, trial: Trial) -> Future[Tried]:
+        """Have it carried out by the first process that is free."""
+        request = {
+            "base": self._file(trial.base),
+            "changes": dict(trial.changes),
+            "level": trial.level,
+            "num_test": trial.num_test,
+            "noise": trial.noise,
+        }
+        return self._threads.submit(self._ask, json.dumps(request))
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """End all processes, whatever they are doing."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            for child in self._children:
+                child.kill()
+        self._threads.shutdown(wait=True)  # whoever waits for a child is told that it is gone
+        for child in self._children:
+            child.wait()
+            for stream in (child.stdin, child.stdout):
+                if stream is not None:
+                    stream.close()
+        self._folder.cleanup()
+
+    def _file(self, config: Config) -> str:
+        if id(config) not in self._files:
+            path = Path(self._folder.name) / f"{len(self._files)}.json"
+            config.save(path)
+            self._files[id(config)] = config, str(path)
+        return self._files[id(config)][1]
+
+    def _ask(self, request: str) -> Tried:
+        """In one of the threads, each of which has a child of its own."""
+        child: subprocess.Popen[str] | None = getattr(self._own, "child", None)
+        if child is None:
+            with self._lock:
+                child = self._own.child = start_process()
+                self._children.append(child)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(request + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+        except (OSError, ValueError):
+            line = ""
+        if not line:
+            raise NodeFailed("a process that carried out trials has ended; what it said of that stands above")
+        return answered(json.loads(line))
+
+
+def start_process() -> subprocess.Popen[str]:
+    """One more process that carries out trials."""
+    # Where this one finds its modules, the other must, too: those of the user's own, and ownpace.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "ownpace.planning.process"]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
+    )
+
+
+def answered(content: Mapping[str, object]) -> Tried:
+    """What a process has answered."""
+    if "bad_input" in content:
+        raise InputError(str(content["bad_input"]))
+    return Tried.from_json(content)
+
+
+__all__ = ["Here", "Pool", "Processes", "open_pool"]

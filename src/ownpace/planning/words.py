@@ -1,0 +1,168 @@
+"""A plan in words: the verdict, and what is uncertain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ownpace.fleet import Fleet
+from ownpace.planning.results import Plan, Ranked, WhatIf
+from ownpace.planning.study import Studied
+from ownpace.planning.what_if import num_workers
+
+LITTLE = 0.05
+"""What changes times by less than this is not worth the trouble."""
+LEVEL = 0.1
+"""Predicted times that differ by less than this are not told apart."""
+
+
+def verdict(plan: Plan, fleet: Fleet) -> str:
+    """What to do, the first line the most important."""
+    lines = [_first(plan)]
+    if (second := _second(plan)) is not None:
+        lines.append(second)
+    lines += [line for name, answer in plan.what_if.items() if (line := _answer(name, answer, plan, fleet))]
+    if plan.noise_scale is not None and math.isfinite(plan.noise_scale):
+        size = plan.ranking[0].samples_per_update
+        lines.append(
+            f"Near the target, updates of more than about {_round(plan.noise_scale):,} samples stop paying; those of "
+            f"{plan.choice.algorithm} have {size:,.0f}."
+        )
+    return "\n".join(lines)
+
+
+def _first(plan: Plan) -> str:
+    choice, chosen = plan.choice, chosen_row(plan)
+    sync = next((row for row in plan.ranking if row.algorithm == "sync"), None)
+    if chosen.time_to_target is None:
+        said = f"Take {choice.algorithm}: {chosen.samples_per_s:,.0f} samples/s"
+        said += f", {chosen.share_of_limit:.0%} of the limit"
+        if sync is not None and sync is not chosen:
+            said += f", {_times(chosen.samples_per_s / sync.samples_per_s)} sync"
+        return said + ". By speed alone; how well it learns was not tried."
+    said = f"Take {choice.algorithm} with learning rate {choice.lr:g}: {target_text(plan.target)} in about "
+    said += seconds_text(chosen.time_to_target)
+    if sync is not None and sync is not chosen and sync.time_to_target is not None:
+        said += f", {_times(sync.time_to_target / chosen.time_to_target)} as soon as sync"
+    return said + "."
+
+
+def chosen_row(plan: Plan) -> Ranked:
+    """The row of the choice."""
+    return next(row for row in plan.ranking if row.algorithm == plan.choice.algorithm)
+
+
+def _second(plan: Plan) -> str | None:
+    """Who cannot be told from the first."""
+    first = chosen_row(plan)
+    if first.time_to_target is None:
+        return None
+    close = []
+    for row in plan.ranking:
+        if row is first or row.time_to_target is None:
+            continue
+        apart = row.time_to_target - first.time_to_target
+        if apart < max(LEVEL * first.time_to_target, (first.spread or 0.0) + (row.spread or 0.0)):
+            close.append(row.algorithm)
+    if not close:
+        return None
+    return f"{_listed(close)} cannot be told from it: within a tenth, or within the spread over seeds."
+
+
+def _answer(name: str, answer: WhatIf, plan: Plan, fleet: Fleet) -> str:
+    """One sentence for a question."""
+    kind, _, rest = name.partition(":")
+    gain = answer.gain or 0.0
+    other = "" if answer.algorithm == plan.choice.algorithm else f", with {answer.algorithm}"
+    what = "samples/s" if plan.timing_only else "time"
+    if kind == "drop":
+        return _dropped(rest, gain, other, what, fleet)
+    subject = {
+        "add": lambda: f"{rest.rpartition(':')[2]} more of {rest.rpartition(':')[0]}",
+        "network": lambda: f"{_times_text(rest)} the network",
+        "bandwidth": lambda: f"{_times_text(rest)} the bandwidth",
+        "latency": lambda: f"{_times_text(rest)} the latency",
+    }[kind]()
+    subject = subject[0].upper() + subject[1:]
+    if abs(gain - 1) < LITTLE:
+        return f"{subject}: no change worth it ({_change(gain, what)}{other})."
+    return f"{subject}: {_change(gain, what)}{other}."
+
+
+def _dropped(name: str, gain: float, other: str, what: str, fleet: Fleet) -> str:
+    try:
+        count = num_workers(fleet, name)
+    except KeyError:  # a name that stands for several classes
+        count = 0
+    machines = f"{name} ({count} {'machine' if count == 1 else 'machines'})" if count else name
+    if gain > 1 + LITTLE:
+        return f"Leave out {machines}: without, {_change(gain, what)}{other}."
+    if gain > 1 - LITTLE:
+        return f"{machines} may stay or go: without, {_change(gain, what)}{other}."
+    return f"Keep {machines}: without, {_change(gain, what)}{other}."
+
+
+def _change(gain: float, what: str) -> str:
+    """How much sooner or later, or how many more or fewer samples/s."""
+    if what == "samples/s":
+        return f"{abs(gain - 1):.0%} {'more' if gain >= 1 else 'fewer'} samples/s"
+    if not gain:
+        return "several times as long"
+    share = 1 / gain - 1
+    return f"{abs(share):.0%} {'less' if share <= 0 else 'more'} time"
+
+
+def uncertainties(plan: Plan, studied: Mapping[str, Studied]) -> list[str]:
+    """What the reader should not rely on."""
+    said = []
+    edges = sorted(name for name, found in studied.items() if found.at_edge)
+    if edges:
+        said.append(f"the best learning rate of {_listed(edges)} is at the edge of what was tried")
+    some = [row for row in plan.ranking if row.note.startswith("there with")]
+    said += [f"{row.algorithm} was {row.note}" for row in some]
+    if plan.interrupted:
+        said.append("interrupted: the plan holds what was known by then")
+    if plan.timing_only:
+        said.append("samples/s say nothing of how well an algorithm learns from them")
+    elif plan.settings.get("samples"):
+        samples, epochs = plan.settings["samples"], plan.settings["epochs"]
+        said.append(f"learning was tried with runs of up to {samples:,} samples ({epochs:.2g} epochs), constant rates")
+    if any(answer.time_to_target is not None for answer in plan.what_if.values()):
+        said.append("for other fleets, only the first algorithms were tried, at rates near those found here")
+    return said
+
+
+def target_text(target: float | None) -> str:
+    """An accuracy, or a loss."""
+    if target is None:
+        return "–"
+    return f"{100 * target:g} %" if target > 0 else f"a loss of {-target:.3g}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time for people to read.
+
+    >>> seconds_text(1.234), seconds_text(130), seconds_text(9000)
+    ('1.23 s', '130 s', '2.5 h')
+    """
+    if seconds >= 7200:
+        return f"{seconds / 3600:.2g} h"
+    return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g} times" if ratio < 10 else f"{ratio:.0f} times"
+
+
+def _times_text(factor: str) -> str:
+    return f"{factor.removeprefix('x')} times"
+
+
+def _round(value: float) -> int:
+    """Two digits: it is an estimate."""
+    digits = max(0, math.floor(math.log10(value)) - 1) if value >= 1 else 0
+    return max(1, int(round(value / 10.0**digits) * 10**digits))
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
