@@ -130,7 +130,7 @@ def _data(run: PageRun, dash: str) -> Mapping[str, object]:
         "name": run.name,
         "colour": colour_of(run.summary.algorithm),
         "dash": dash,
-        "target": run.summary.target,
+        "targets": {"accuracy": run.summary.target, "loss": run.summary.target_loss},
         "curves": chart_data.curves(run.digest),
         "timeline": chart_data.timeline(run.digest),
     }

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from ownpace.report.page.words import count, duration, percent
+from ownpace.report.page.words import count, duration, goal, percent
 from ownpace.report.summary import Summary
 
 _FIRST = ("algorithm", "parameters", "task", "model", "engine", "seed", "batch_size", "lr", "momentum", "optimizer")
@@ -26,7 +26,7 @@ def swatch(colour: str, dash: str = "") -> str:
 
 def summary_table(rows: Sequence[tuple[str, str, Summary]]) -> str:
     """One row for each run: its swatch, its name, and its numbers; on narrow screens a card for each."""
-    target = next((summary.target for _, _, summary in rows if summary.target is not None), None)
+    target = next((found for _, _, summary in rows if (found := goal(summary)) is not None), None)
     early = any(summary.reason != "finished" for _, _, summary in rows)
     body = []
     for mark, name, summary in rows:
@@ -40,10 +40,10 @@ def summary_table(rows: Sequence[tuple[str, str, Summary]]) -> str:
     )
 
 
-def _cells(summary: Summary, target: float | None, early: bool) -> list[tuple[str, str]]:
+def _cells(summary: Summary, target: str | None, early: bool) -> list[tuple[str, str]]:
     cells = []
     if target is not None:
-        cells.append((f"time to {percent(target, 1)}", _time(summary, target)))
+        cells.append((f"time to {target}", _time(summary, target)))
     most = summary.update_samples.max
     cells += [
         ("accuracy", "–" if summary.accuracy is None else percent(summary.accuracy, 1)),
@@ -60,11 +60,12 @@ def _cells(summary: Summary, target: float | None, early: bool) -> list[tuple[st
     return cells
 
 
-def _time(summary: Summary, target: float) -> str:
+def _time(summary: Summary, target: str) -> str:
     """The time to the target; of a run that has another one, to that."""
-    if summary.target is None:
+    own = goal(summary)
+    if own is None:
         return "–"
-    of_its_own = "" if summary.target == target else f" (to {percent(summary.target, 1)})"
+    of_its_own = "" if own == target else f" (to {own})"
     return ("not reached" if summary.time_to_target is None else duration(summary.time_to_target)) + of_its_own
 
 

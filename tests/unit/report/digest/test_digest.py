@@ -109,6 +109,7 @@ def test_a_run_that_was_cut_off_is_summed_up_as_far_as_it_goes():
         Update(2.0, "worker-0", 1, 16, 16, 0),
         Evaluation(2.0, 16, 1, 1.5, 0.9),
         Update(4.0, "worker-0", 2, 24, 40, 2),
+        Evaluation(4.0, 40, 2, 1.0, 0.9),
         Fault(4.5, "worker-1", "kill"),
     ]
     found = digest(events)
