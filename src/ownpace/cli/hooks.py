@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -39,14 +38,13 @@ def listening(tensorboard: Path | None, wandb: str | None, name: str, config: Co
         InputError: What is asked for is not installed.
     """
     from ownpace.core.settings import values_of
-    from ownpace.report.exports.loggers import ScalarLogger, TensorBoardLogger, WandbLogger
-    from ownpace.run import config_file
-    from ownpace.run.hooks import Listeners, ScalarHook
+    from ownpace.run import config_file, hooks
 
-    loggers: list[ScalarLogger] = []
-    if tensorboard is not None:
-        loggers.append(TensorBoardLogger(tensorboard / name, time.time()))
-    if wandb is not None:
-        loggers.append(WandbLogger(wandb, name, json.loads(config_file.to_text(values_of(config)))))
     with ExitStack() as stack:
-        yield Listeners([stack.enter_context(ScalarHook(logger)) for logger in loggers])
+        listeners = []
+        if tensorboard is not None:
+            listeners.append(stack.enter_context(hooks.tensorboard(tensorboard / name)))
+        if wandb is not None:
+            settings = json.loads(config_file.to_text(values_of(config)))
+            listeners.append(stack.enter_context(hooks.wandb(wandb, name, settings)))
+        yield hooks.Listeners(listeners)

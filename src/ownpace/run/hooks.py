@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from ownpace.core.contract.events import Event
-from ownpace.report.exports.loggers import ScalarLogger
+from ownpace.report.exports.loggers import ScalarLogger, TensorBoardLogger, WandbLogger
 from ownpace.report.exports.scalars import Scalars
 
 OnEvent = Callable[[Event], None]
@@ -50,6 +52,24 @@ class ScalarHook:
             self._target.close()
         except Exception as error:  # as above: the run is over, and its result must not be lost to this
             _say(self, error)
+
+
+def tensorboard(folder: str | Path) -> ScalarHook:
+    """A listener that writes scalars into a folder that TensorBoard shows.
+
+    Raises:
+        InputError: TensorBoard is not installed.
+    """
+    return ScalarHook(TensorBoardLogger(Path(folder), time.time()))
+
+
+def wandb(project: str, name: str | None = None, settings: Mapping[str, object] | None = None) -> ScalarHook:
+    """A listener that sends scalars to Weights & Biases.
+
+    Raises:
+        InputError: W&B is not installed, or cannot begin a run.
+    """
+    return ScalarHook(WandbLogger(project, name, settings or {}))
 
 
 def _say(listener: object, error: Exception) -> None:

@@ -51,7 +51,7 @@ class TensorBoardLogger:
 class WandbLogger:
     """Sends scalars to Weights & Biases as they come."""
 
-    def __init__(self, project: str, name: str, settings: Mapping[str, object]) -> None:
+    def __init__(self, project: str, name: str | None, settings: Mapping[str, object]) -> None:
         """Begin a run there.
 
         Raises:

@@ -147,7 +147,8 @@ class Curves {
     if (frame.target !== null) {
       const y = frame.y(frame.target);
       node("line", {class: "target", x1: frame.left, x2: width - 14, y1: y, y2: y}, svg);
-      node("text", {x: width - 16, y: y + 14, "text-anchor": "end"}, svg).textContent =
+      // On the left: there, curves are still far from it.
+      node("text", {x: frame.left + 6, y: y - 5}, svg).textContent =
         `target ${this.text(value, frame.target)}`;
     }
   }
