@@ -41,8 +41,19 @@ def timeline(digest: RunDigest) -> Json:
         "overview": _overview(lines.overview, end),
         "stretches": [_stretch(each) for each in lines.stretches(end)],
         "marks": [{"t": mark.t, "text": _mark(mark)} for mark in digest.marks],
-        "omitted": [[each.t, each.until] for each in digest.omitted],
+        "omitted": _merged([(each.t, each.until) for each in digest.omitted], end / 200),
     }
+
+
+def _merged(stretches: Sequence[tuple[float, float]], gap: float) -> list[list[float]]:
+    """Stretches that follow each other as one."""
+    merged: list[list[float]] = []
+    for t, until in sorted(stretches):
+        if merged and t <= merged[-1][1] + gap:
+            merged[-1][1] = max(merged[-1][1], until)
+        else:
+            merged.append([t, until])
+    return merged
 
 
 def _mark(mark: Fault | Generation) -> str:

@@ -89,6 +89,7 @@ def page(runs: Sequence[PageRun], made_at: str) -> str:
             f"<title>{escape(headline)} – ownpace</title>",
             f"<style>{_asset('page.css')}</style>",
             "<main>",
+            "<noscript>Curves and timelines are drawn by a script, which is switched off here.</noscript>",
             *sections,
             f"<footer>Made by ownpace {__version__}, {escape(made_at)}. This file needs nothing but itself.</footer>",
             "</main>",
@@ -203,10 +204,9 @@ def _updates(run: PageRun) -> str:
 
 
 def _timelines(runs: Sequence[PageRun], marks: Sequence[str]) -> str:
-    keys = (
-        "<p class=hint>Drag or scroll to move and zoom; with the keyboard: arrows, + and −, 0 for all of it.</p>"
-        + _choice("together", [("each", "each by itself"), ("same", "the same window for all")])
-    )
+    keys = "<p class=hint>Drag or scroll to move and zoom; with the keyboard: arrows, + and −, 0 for all of it.</p>"
+    if len(runs) > 1:
+        keys += _choice("together", [("each", "each by itself"), ("same", "the same window for all")])
     bodies = []
     for at, (run, mark) in enumerate(zip(runs, marks, strict=True)):
         rows, workers = len(run.digest.start.timeline.rows), len(run.digest.run.groups.get("workers", []))

@@ -9,7 +9,22 @@ from html import escape
 from ownpace.report.page.words import count, duration, goal, percent
 from ownpace.report.summary import Summary
 
-_FIRST = ("algorithm", "parameters", "task", "model", "engine", "seed", "batch_size", "lr", "momentum", "optimizer")
+_FIRST = (
+    *(
+        "algorithm",
+        "parameters",
+        "task",
+        "model",
+        "fleet",
+        "engine",
+        "seed",
+        "batch_size",
+        "optimizer",
+        "lr",
+        "momentum",
+    ),
+    *("schedule", "samples", "seconds"),
+)
 """What people ask for first."""
 _LONGEST_SETTINGS = 20_000
 """Characters of a configuration that are shown."""
@@ -28,13 +43,18 @@ def summary_table(rows: Sequence[tuple[str, str, Summary]]) -> str:
     """One row for each run: its swatch, its name, and its numbers; on narrow screens a card for each."""
     target = next((found for _, _, summary in rows if (found := goal(summary)) is not None), None)
     early = any(summary.reason != "finished" for _, _, summary in rows)
+    without = {"accuracy"} if all(summary.accuracy is None for _, _, summary in rows) else set()
     body = []
     for mark, name, summary in rows:
         cells = [
-            f'<td data-label="{escape(label)}">{escape(value)}</td>' for label, value in _cells(summary, target, early)
+            f'<td data-label="{escape(label)}">{escape(value)}</td>'
+            for label, value in _cells(summary, target, early)
+            if label not in without
         ]
         body.append(f"<tr><th scope=row>{mark} {escape(name)}</th>{''.join(cells)}</tr>")
-    heads = "".join(f"<th scope=col>{escape(label)}</th>" for label, _ in _cells(rows[0][2], target, early))
+    heads = "".join(
+        f"<th scope=col>{escape(label)}</th>" for label, _ in _cells(rows[0][2], target, early) if label not in without
+    )
     return (
         f"<table class=runs><thead><tr><th scope=col>run</th>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     )

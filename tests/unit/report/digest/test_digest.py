@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import Compute, Evaluation, Event, Fault, Run, Transfer, Update, Wait
+from ownpace.core.contract.events import Compute, Evaluation, Event, Fault, Omitted, Run, Transfer, Update, Wait
 from ownpace.report.digest import digest
 from ownpace.report.digest.classes import chosen, classes_of
 from ownpace.report.digest.histogram import Histogram
@@ -119,6 +119,19 @@ def test_a_run_that_was_cut_off_is_summed_up_as_far_as_it_goes():
     assert (summary.staleness.mean, summary.staleness.max, summary.update_samples.max) == (1.0, 2, 24)
     assert summary.limit_samples_per_s == 12.0
     assert [mark.kind for mark in found.marks] == ["fault"]
+
+
+def test_time_that_was_not_recorded_does_not_count():
+    events: list[Event] = [
+        first("worker-0"),
+        Compute(0.0, 1.0, "worker-0", 8, 0),
+        Wait(1.0, 2.0, "worker-0", "message"),
+        Omitted(2.0, 8.0, {}, {}, 0, 0),
+        Compute(8.0, 9.0, "worker-0", 8, 0),
+        Wait(9.0, 10.0, "worker-0", "message"),
+    ]
+    found = digest(events)
+    assert (found.recorded_s, found.seconds) == (4.0, 10.0)
 
 
 def test_events_without_a_beginning_are_refused():
