@@ -91,8 +91,10 @@ def _write_page(folders: list[Path], path: Path) -> None:
     from ownpace.run.opened import open_runs
 
     check_own(path, "--out", MARK)
+    with _reading(folders):
+        opened = list(open_runs(folders))
     made_at = datetime.now().astimezone().strftime("%d %B %Y, %H:%M")
-    write_page(list(open_runs(folders)), path, made_at)
+    write_page(opened, path, made_at)
     typer.echo(f"{len(folders)} {'run' if len(folders) == 1 else 'runs'} in {path}; open it in a browser")
 
 
@@ -131,6 +133,19 @@ def _to_tensorboard(folders: list[Path], path: Path, problems: list[str]) -> int
                 count += 1
         logger.close()
     return count
+
+
+@contextmanager
+def _reading(folders: list[Path]) -> Iterator[None]:
+    """Say what takes so long: of a long run, millions of records are read."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(f"reading {len(folders)} {'run' if len(folders) == 1 else 'runs'}"):
+        yield
 
 
 @contextmanager
