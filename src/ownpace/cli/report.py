@@ -13,6 +13,7 @@ import typer
 
 from ownpace.cli.help import HelpOption
 from ownpace.core.contract.errors import InputError, NotWritten
+from ownpace.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +116,7 @@ def _export(option: str, folders: list[Path], path: Path) -> None:
         count = trace.write_trace(events_by_name(folders, problems), path)
         words = f"{count:,} records in {path}; open it in ui.perfetto.dev"
     for problem in problems:
-        typer.echo(f"ownpace: {problem}", err=True)
+        typer.echo(f"ownpace: {printable(problem, 1000)}", err=True)
     typer.echo(words)
 
 

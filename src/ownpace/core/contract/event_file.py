@@ -100,13 +100,22 @@ def _events(path: Path, first: int, last: int | None, between: tuple[int, int] =
             yield event
 
 
+def checked_event(line: bytes) -> Event:
+    """The event of a line, each of its values of the right type.
+
+    Raises:
+        ValueError: The line is none.
+    """
+    event = from_line(line.decode("utf-8"))
+    _check(event)
+    return event
+
+
 def _event(path: Path, number: int, line: bytes) -> Event:
     try:
-        event = from_line(line.decode("utf-8"))
-        _check(event)
+        return checked_event(line)
     except ValueError as error:
         raise InputError(f"{path}, line {number}, is not an event: {str(error)[:200]}; was the run cut off?") from None
-    return event
 
 
 def _after(path: Path) -> int:

@@ -20,7 +20,7 @@ def write_csv(runs: Mapping[str, Iterable[Event]], path: Path) -> int:
         OSError: It cannot be written.
     """
     count = 0
-    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(path) as part, part.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEAD)
         for name, events in runs.items():

@@ -29,7 +29,7 @@ from ownpace.core.whole_file import whole_file
 MARK = '{"displayTimeUnit":"ms","traceEvents":['
 """What every such file begins with."""
 _MICRO = 1e6
-_SLACK_S = 1e-9
+_SLACK_S, _LATEST_S = 1e-9, 1e15
 Record = dict[str, object]
 
 
@@ -69,6 +69,8 @@ class _Traced:
     def records(self, events: Iterable[Event]) -> Iterator[Record]:
         """All of them, as they come."""
         for event in events:
+            if abs(getattr(event, "until", getattr(event, "t", 0.0))) > _LATEST_S:
+                continue  # damaged: no run lasts that long, and JSON has no infinity
             match event:
                 case Run():
                     title = f"{self._name}: {event.algorithm} on {event.task}"

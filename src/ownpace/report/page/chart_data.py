@@ -65,7 +65,8 @@ def _mark(mark: Fault | Generation) -> str:
 
 def _overview(overview: Overview, end: float) -> Json:
     """A byte for each bucket: the share of its time, from 0 to 255."""
-    used = min(len(next(iter(overview.seconds.values()), [])), int(end / overview.width) + 1)
+    most = len(next(iter(overview.seconds.values()), []))
+    used = min(most, int(min(end / overview.width, most)) + 1)
     shares = {
         f"{row} {kind}": base64.b64encode(
             bytes(min(255, round(255 * seconds / overview.width)) for seconds in buckets[:used])

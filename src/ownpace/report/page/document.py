@@ -79,7 +79,7 @@ def page(runs: Sequence[PageRun], made_at: str) -> str:
         _section("settings", "What was run", _settings(runs, marks)),
     ]
     data = [_data(run, dash) for run, dash in zip(runs, dashes, strict=True)]
-    return "\n".join(
+    text = "\n".join(
         (
             f'{MARK} {__version__}">',
             "<meta charset=utf-8>",
@@ -98,6 +98,7 @@ def page(runs: Sequence[PageRun], made_at: str) -> str:
             "</html>\n",
         )
     )
+    return text.encode("utf-8", "replace").decode("utf-8")  # JSON may hold halves of characters
 
 
 def _asset(name: str) -> str:
