@@ -23,6 +23,17 @@ def draw(runs: Mapping[str, RunOutline], path: Path, console: Console) -> None:
         console.print(f"figure in {path}", markup=False, soft_wrap=True)
 
 
+def show_warnings(results: Sequence[Result]) -> None:
+    """Say on standard error what a friend would; of several seeds, one stands for all."""
+    console, seen = Console(stderr=True), set[tuple[str, str]]()
+    for result in results:
+        summary = result.summary
+        if (summary.algorithm, summary.engine) not in seen:
+            seen.add((summary.algorithm, summary.engine))
+            for line in result.warnings:
+                console.print(f"warning: {summary.algorithm}: {line}", style="yellow", markup=False, highlight=False)
+
+
 def show_remarks(results: Sequence[Result], console: Console) -> None:
     """Say what algorithms have to say of their runs, each once: of several seeds, one stands for all."""
     remarks = {f"{result.summary.algorithm}: {result.remark}": None for result in results if result.remark is not None}

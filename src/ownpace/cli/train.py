@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from ownpace.cli import hooks, options
+from ownpace.cli.auto import AUTO, chosen
 from ownpace.cli.logs import show_logs
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.run.place import FIGURE
@@ -51,7 +52,7 @@ def train(
 
     Results go into a folder: config.json, events.jsonl, checkpoints, model.safetensors, summary.json, figure.png.
     """
-    from ownpace.engines import is_main_process, num_ranks
+    from ownpace.engines import is_main_process
     from ownpace.run.again import started_again
     from ownpace.run.names import label
 
@@ -59,22 +60,34 @@ def train(
     if insecure:  # of this start, not of the run: no configuration file should say it
         os.environ["OWNPACE_INSECURE"] = "1"
     again = started_again(out)
+    replaces = overwrite or again is not None
     resumption = (again and again.resumption) or _resumption(resume, config, given)
     described = given.config(config) if resumption is None else resumption.config
+    if given.fields.get("algorithm") == AUTO:
+        described = chosen(described, given, out, overwrite=replaces, goes_on=resumption is not None)
     name = label(described.algorithm)
     out = resumption.run if out is None and resumption is not None else out
-    # Otherwise each process would make up a folder: its name has the time at which it was asked for.
-    if described.log_files and out is None and num_ranks() is not None:
-        raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
+    _check_logs(described, out)
     folder = options.folder_for(out, name, label(described.task))
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
         _take_part(described, folder, resumption)
     others = partial(hooks.listening, tensorboard, wandb, folder.name)
-    result, outline = _run(described, folder, resumption, others, overwrite=overwrite or again is not None)
+    result, outline = _run(described, folder, resumption, others, overwrite=replaces)
+    _show(result, {name: outline}, Console(stderr=as_json))
+    _finish(result, as_json)
+
+
+def _check_logs(described: Config, out: Path | None) -> None:
+    from ownpace.engines import num_ranks
+
+    # Otherwise each process would make up a folder: its name has the time at which it was asked for.
+    if described.log_files and out is None and num_ranks() is not None:
+        raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
+
+
+def _finish(result: Result, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
-    else:
-        _show(result, {name: outline} if described.detail else {})
     if result.error is not None:
         if (hint := result.how_to_go_on()) is not None:
             typer.echo(f"ownpace: {hint}", err=True)
@@ -137,7 +150,7 @@ def _run(
             overwrite=overwrite,
             resumption=resumption,
             job=job,
-            on_start=bar.on_start,
+            on_start=partial(bar.on_start, engine=config.engine_name),
             on_event=on_event,
             on_progress=bar.on_progress,
         )
@@ -151,20 +164,20 @@ def _resumption(resume: Path | None, config: Path | None, given: options.Given) 
         return None
     from ownpace.run.resume import find_resumption
 
+    if given.fields.get("algorithm") == AUTO:
+        raise InputError("--algorithm is auto, but a run that goes on keeps the algorithm it has; leave it out")
     if config is not None:
         raise InputError(f"--resume takes the run's own configuration, but --config was given {config}; drop one")
     return find_resumption(resume, given.fields)
 
 
-def _show(result: Result, figure: Mapping[str, RunOutline]) -> None:
-    from ownpace.cli.show import draw, show_remarks
+def _show(result: Result, figure: Mapping[str, RunOutline], console: Console) -> None:
+    from ownpace.cli.show import draw, show_remarks, show_warnings
     from ownpace.report.table import comparison_table
 
-    console = Console()
     console.print(comparison_table([result.summary], console.width))
     show_remarks([result], console)
-    if result.folder is None:
-        return
-    if figure:
+    if result.folder is not None:
         draw(figure, result.folder / FIGURE, console)
-    console.print(f"results in {result.folder}", markup=False, soft_wrap=True)
+        console.print(f"results in {result.folder}", markup=False, soft_wrap=True)
+    show_warnings([result])

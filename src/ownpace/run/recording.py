@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ownpace.core.blocks.varying_batch import VaryingBatch
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import DivergenceError, OwnpaceError
 from ownpace.core.contract.events import Evaluation, Event, Run
 from ownpace.core.contract.target import Target, TargetWatch
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines import Outcome
+from ownpace.report.advice import advice
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.run.checkpoints import CheckpointWriter, samples_of
 from ownpace.run.config import Config
@@ -34,6 +36,8 @@ class Result:
     """The latest that is whole, if the run wrote any or went on from one."""
     remark: str | None = None
     """What the algorithm has to say of this run, if anything."""
+    warnings: tuple[str, ...] = ()
+    """What makes the figures of this run mean less than they seem to."""
 
     def how_to_go_on(self) -> str | None:
         """What to do after a run that ended early, if there is a checkpoint to go on from."""
@@ -44,7 +48,8 @@ class Result:
 
     def as_dict(self) -> dict[str, object]:
         """The summary and the wall-clock time, ready for JSON."""
-        return {**self.summary.as_dict(), "wall_seconds": self.wall_seconds, "out": self.folder and str(self.folder)}
+        about = {"wall_seconds": self.wall_seconds, "warnings": list(self.warnings)}
+        return {**self.summary.as_dict(), **about, "out": self.folder and str(self.folder)}
 
 
 def go_on_from(checkpoint: Path) -> str:
@@ -120,7 +125,15 @@ class Recording:
         checkpoint = self._folder.checkpoint if self._writer is None else self._writer.last
         wall_seconds = time.perf_counter() - self._began
         remark = algorithm.remark(summary.updates)
-        return Result(summary, wall_seconds, outcome.error, self._folder.path, checkpoint, remark)
+        warnings = tuple(advice(summary, self._asked(algorithm, len(summary.busy))))
+        return Result(summary, wall_seconds, outcome.error, self._folder.path, checkpoint, remark, warnings)
+
+    def _asked(self, algorithm: Algorithm, num_workers: int) -> int | None:
+        """The samples of an update that were asked for, where there may be more of them and no bound was lifted."""
+        if not isinstance(algorithm, VaryingBatch):
+            return None
+        asked = algorithm.target_batch or self._config.batch_size * num_workers
+        return max(asked, (algorithm.max_batch or 0) // 2)
 
 
 def _samples(state: PlainState) -> int:
