@@ -65,10 +65,9 @@ def train(
     described = given.config(config) if resumption is None else resumption.config
     if given.fields.get("algorithm") == AUTO:
         described = chosen(described, given, out, overwrite=replaces, goes_on=resumption is not None)
-    name = label(described.algorithm)
     out = resumption.run if out is None and resumption is not None else out
     _check_logs(described, out)
-    folder = options.folder_for(out, name, label(described.task))
+    folder = options.folder_for(out, name := label(described.algorithm), label(described.task))
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
         _take_part(described, folder, resumption)
     others = partial(hooks.listening, tensorboard, wandb, folder.name)
