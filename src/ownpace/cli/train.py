@@ -171,12 +171,12 @@ def _resumption(resume: Path | None, config: Path | None, given: options.Given) 
 
 
 def _show(result: Result, figure: Mapping[str, RunOutline], console: Console) -> None:
-    from ownpace.cli.show import draw, show_remarks, show_warnings
+    from ownpace.cli.show import draw, show_place, show_remarks, show_warnings
     from ownpace.report.table import comparison_table
 
     console.print(comparison_table([result.summary], console.width))
     show_remarks([result], console)
     if result.folder is not None:
         draw(figure, result.folder / FIGURE, console)
-        console.print(f"results in {result.folder}", markup=False, soft_wrap=True)
+        show_place(result.folder, console)
     show_warnings([result])
