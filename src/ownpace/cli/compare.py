@@ -161,7 +161,7 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
 
 
 def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_json: bool) -> None:
-    from ownpace.cli.show import draw, show_remarks, show_warnings
+    from ownpace.cli.show import draw, show_place, show_remarks, show_warnings
     from ownpace.report.groups import grouped
     from ownpace.report.table import comparison_table
 
@@ -183,7 +183,7 @@ def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_js
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
     known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]
     draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console)
-    console.print(f"results in {folder}", markup=False, soft_wrap=True)
+    show_place(folder, console)
     show_warnings(results)
     if as_json:
         typer.echo(json.dumps(content))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -39,3 +40,11 @@ def show_remarks(results: Sequence[Result], console: Console) -> None:
     remarks = {f"{result.summary.algorithm}: {result.remark}": None for result in results if result.remark is not None}
     for remark in remarks:
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_place(folder: Path, console: Console) -> None:
+    """Say where results are, and how to look at them."""
+    console.print(f"results in {folder}", markup=False, soft_wrap=True)
+    console.print(
+        f"as a page: ownpace report {shlex.quote(str(folder))}", markup=False, highlight=False, soft_wrap=True
+    )
