@@ -87,7 +87,9 @@ def compare(
 
     For example:
 
-      ownpace compare --algorithms sync,async,pace --fleet steep --target 0.95
+      ownpace compare --algorithms sync,async,pace --fleet steep
+
+    The target is the task's own, unless you give one: `ownpace list` shows it.
 
     With --engine both, each algorithm is run on real processes and predicted in virtual time, side by side.
 
