@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from ownpace.algorithms import ALGORITHMS
+from ownpace.algorithms import ALGORITHMS, unknown_algorithm
 from ownpace.cli import options
 from ownpace.cli.completion import several_of
 from ownpace.cli.logs import show_logs
@@ -198,7 +198,7 @@ def _names(text: str) -> list[str]:
     # All names before any run: one that is misspelt is found at once.
     for name in names:
         if name not in ALGORITHMS and ":" not in name:
-            raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
+            raise unknown_algorithm(name)
     # By what they are called: that is the name of each run's folder, and of its line in the table.
     if not names or len(set(map(label, names))) < len(names):
         raise InputError(f"--algorithms was given '{text}'; name at least one algorithm, each once, as in sync,async")

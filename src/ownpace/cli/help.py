@@ -25,7 +25,7 @@ def show_help(context: typer.Context, wanted: bool = True) -> None:
     # Resilient parsing: a command line is only looked at, as for completion, and nothing may be printed.
     if not wanted or context.resilient_parsing:
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)  # add:new:2 holds the name of one
     console.width = min(console.width, MOST_COLUMNS)
     command = context.command
     is_group = isinstance(command, TyperGroup)

@@ -37,7 +37,10 @@ Questions = Annotated[
     ),
 ]
 Seeds = Annotated[
-    int, typer.Option("--seeds", help="Try each algorithm's best rate with so many seeds.", rich_help_panel=RUN)
+    int,
+    typer.Option(
+        "--seeds", help="Try each algorithm's best rate with so many seeds.", metavar="N", rich_help_panel=RUN
+    ),
 ]
 TimingOnly = Annotated[
     bool, typer.Option("--timing-only", help="Rank by samples/s alone, without gradients.", rich_help_panel=RUN)

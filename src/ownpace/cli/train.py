@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from ownpace.cli import options
+from ownpace.cli.auto import AUTO, chosen
 from ownpace.cli.logs import show_logs
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.run.place import FIGURE
@@ -57,6 +58,9 @@ def train(
     again = started_again(out)
     resumption = (again and again.resumption) or _resumption(resume, config, given)
     described = given.config(config) if resumption is None else resumption.config
+    if given.fields.get("algorithm") == AUTO:
+        replaces = overwrite or again is not None
+        described = chosen(described, given, out, overwrite=replaces, goes_on=resumption is not None)
     name = label(described.algorithm)
     out = resumption.run if out is None and resumption is not None else out
     # Otherwise each process would make up a folder: its name has the time at which it was asked for.
@@ -131,6 +135,8 @@ def _resumption(resume: Path | None, config: Path | None, given: options.Given) 
         return None
     from ownpace.run.resume import find_resumption
 
+    if given.fields.get("algorithm") == AUTO:
+        raise InputError("--algorithm is auto, but a run that goes on keeps the algorithm it has; leave it out")
     if config is not None:
         raise InputError(f"--resume takes the run's own configuration, but --config was given {config}; drop one")
     return find_resumption(resume, given.fields)

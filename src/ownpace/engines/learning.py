@@ -43,12 +43,12 @@ class RealLearning:
     def new_buffers(self) -> Buffers:
         return self._model.new_buffers()
 
-    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[list[Tensor], float]:
         self._model.bind(values, buffers)
-        total, loss = self._model.gradient(*self._train.pick(indices))
+        parts, loss = self._model.layer_gradients(*self._train.pick(indices))
         if buffers:
             buffers[:] = self._model.take_buffers()
-        return total, loss.item() * len(indices)
+        return parts, loss.item() * len(indices)
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
         self._model.bind(values.to(self._device), self._model.mean_buffers(buffers))

@@ -35,7 +35,7 @@ class Budget:
     num_test: int
     epochs: float
     """The same in epochs."""
-    runs_each: int = 24
+    runs_each: int = 11
     """Trials of an algorithm's search, about, for those who wait."""
     why: str = ""
     """Without samples: why."""

@@ -45,7 +45,9 @@ class Config:
     To add an option to all of these, add a field here.
     """
 
-    algorithm: Annotated[str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, or my.py:Class.", RUN)] = DEFAULT
+    algorithm: Annotated[
+        str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, my.py:Class, or auto: choose for me.", RUN)
+    ] = DEFAULT
     parameters: Annotated[
         Mapping[str, object], Help("Parameters of the algorithm.", RUN, "-p/--parameter", "NAME=VALUE")
     ] = field(default_factory=dict)

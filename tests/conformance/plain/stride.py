@@ -126,7 +126,7 @@ def go_on_alone(worker: Alone, arrival: float, most: float) -> None:
     while worker.now <= arrival:
         if worker.samples + worker.size > most:
             # It would have been more. As long as all were so, the last one counts alone: they are ever longer.
-            worker.needed = [*(worker.needed if worker.hides else ()), 2 * worker.samples]
+            worker.needed = [*worker.needed, 2 * worker.samples] if worker.hides else [8 * worker.samples]
             return
         worker.step()
     worker.needed = [*(worker.needed if worker.hides else ()), worker.samples]

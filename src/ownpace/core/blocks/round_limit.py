@@ -2,13 +2,12 @@
 
     C, c_i    `max_batch`; c_i = C · v_i / Σ_j v_j in whole numbers that add up to C; v_i: measured pace
     r_i       samples that worker i made while a sum was under way, or twice those after which it waited for one: the
-              median of the last five; before the first, two rounds of the least length; and as long as every sum
-              was waited for, that of the last
+              median of the last five
     limit     c_i, and no more than twice r_i, or than two rounds of the least length, if that is more
 
-So rounds get as long as it takes to hide the sums, within C; from short ones, four times as long with each sum that was
-waited for. But where a single sum is late (a machine that pauses, a network that stumbles), nobody runs on alone for
-much longer than usual.
+Before the first sum, r_i is two rounds of the least length; and until one has come without being waited for, it is
+eight times what was made by the last. So rounds soon get as long as it takes to hide the sums, within C. But where a
+single sum is late (a machine that pauses, a network that stumbles), nobody runs on alone for much longer than usual.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ MOST_BATCHES = 32
 _LATE = 2
 """A sum that takes so many times as long as usual is late."""
 _REMEMBERED = 5
+_GROWTH = 8
+"""Of r_i, as long as every sum was waited for: how long one takes is not known yet, only that it is longer."""
 
 
 class RoundLimit:
@@ -50,7 +51,7 @@ class RoundLimit:
         if self._grows:
             self._needed.clear()
             self._grows = waited
-        self._needed.append(_LATE * samples if waited else samples)
+        self._needed.append(samples * (1 if not waited else _GROWTH if self._grows else _LATE))
 
     def follow(self, paces: Sequence[float]) -> None:
         """Divide C by these paces from now on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Union
 
@@ -143,7 +143,9 @@ class Gradient:
 
     def without_numbers(self) -> Gradient:
         """What is known of it, but for its numbers."""
-        return replace(self, total=self.total[:0])
+        bare = self._with(self.total[:0], self.notes)
+        bare.contributions = self.contributions
+        return bare
 
     def noting(self, **notes: float) -> Gradient:
         """The same gradient with these numbers to travel along."""
@@ -192,10 +194,13 @@ class Gradient:
         )
 
 
-def union(gradients: Sequence[Gradient]) -> Gradient:
-    """The gradient of the union of all their samples: totals, counts and notes are summed, in this order."""
+def union(gradients: Sequence[Gradient], total: Tensor | None = None) -> Gradient:
+    """The gradient of the union of all their samples: totals, counts and notes are summed, in this order.
+
+    `total`: the sum of their totals, if that is known.
+    """
     return Gradient(
-        total=add_up([gradient.total for gradient in gradients]),
+        total=add_up([gradient.total for gradient in gradients]) if total is None else total,
         samples=sum(gradient.samples for gradient in gradients),
         versions=tuple(map(min, zip(*(gradient.versions for gradient in gradients), strict=True))),
         loss=sum(gradient.loss for gradient in gradients),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Shard
+from ownpace.core.learning.backward import gradients_of
 from ownpace.core.learning.cuda_graphs import CapturedGradients
 from ownpace.core.learning.layer_needs import LayerNeeds, OnNeed
 from ownpace.core.learning.task import Task
@@ -73,6 +74,10 @@ class Layout:
         """Each layer of a flat vector, in its own shape."""
         parts = flat.split_with_sizes(self._sizes)
         return [layer.view(part) for part, layer in zip(parts, self.layers, strict=True)]
+
+    def join(self, parts: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+        """A flat vector (`out`, if given) of what each layer has, in its own shape."""
+        return torch.cat([layer.flatten(part) for layer, part in zip(self.layers, parts, strict=True)], out=out)
 
     def absent(self, flat: Tensor) -> list[bool]:
         """Which layers of a flat gradient are none: all their numbers are −0.0."""
@@ -155,14 +160,18 @@ class FlatModel:
 
     def gradient(self, inputs: Tensor, targets: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The sum over the samples of the per-sample gradients, flat (in `out`, if given), and their mean loss."""
+        parts, loss = self.layer_gradients(inputs, targets)
+        return self.layout.join(parts, out), loss
+
+    def layer_gradients(self, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The same, layer by layer, each in its own shape."""
         loss, seed = self._forward(inputs, targets)
-        # Layers that took no part in the loss (allow_unused) have no gradient; below they count as zero.
-        parts = torch.autograd.grad(loss, self._parameters, seed, allow_unused=True)
-        flat = [
-            torch.zeros_like(parameter).reshape(-1) if part is None else layer.flatten(part)
-            for layer, parameter, part in zip(self.layout.layers, self._parameters, parts, strict=True)
-        ]
-        return torch.cat(flat, out=out), loss.detach()
+        # Layers that took no part in the loss (allow_unused) have no gradient; here they count as zero.
+        parts = gradients_of(loss, self._parameters, seed)
+        return [
+            torch.zeros_like(parameter) if part is None else part
+            for parameter, part in zip(self._parameters, parts, strict=True)
+        ], loss.detach()
 
     def capture(self, buffers: Buffers) -> CapturedGradients:
         """Gradients of this model that are recorded on a GPU and replayed, with these buffers."""

@@ -31,6 +31,7 @@ from ownpace.engines.virtual.awaitables import (
     waited_until,
 )
 from ownpace.engines.virtual.clock import Call, Due
+from ownpace.engines.virtual.unjoined import Unjoined
 
 
 class LayersLeaving(Endpoint, Protocol):
@@ -52,7 +53,7 @@ class LayersArriving(Computing, Protocol):
     def place(self, parameters: Parameters) -> None:
         """Overwrite the parameters of a shard."""
 
-    def contents(self, indices: Tensor) -> tuple[Tensor, float]:
+    def contents(self, indices: Tensor) -> tuple[Tensor | Unjoined, float]:
         """The sum of these samples' gradients at the worker's parameters, and of their losses."""
 
 
@@ -163,7 +164,7 @@ class ArrivingGradient(VirtualGradient):
         super().__init__(worker.simulation.learning.initial, samples, worker.progress.versions)
         self.worker, self.computed = worker, samples
         self.start, self.end = ready_s, math.inf
-        self.then, self.done, self.driver = None, False, None
+        self.then, self.done, self.driver, self.parts = None, False, None, None
         self._ready_s, self._indices, self._plus = ready_s, indices, plus
         # Drawn now: jitter goes by the order of asking.
         self._work_s = worker.processor.work_s(samples)
@@ -211,7 +212,8 @@ class ArrivingGradient(VirtualGradient):
     def _fill(self) -> None:
         """Compute what it consists of."""
         worker = self.worker
-        self.total, self.loss = worker.contents(self._indices)
+        contents, self.loss = worker.contents(self._indices)
+        self.hold(contents)
         self.versions = worker.progress.versions
         if worker.simulation.accounted:
             self.sources = ((worker.address.index, self.computed),)

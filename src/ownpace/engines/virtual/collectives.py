@@ -198,7 +198,10 @@ def total(bodies: list[Body]) -> Body:
     given = [body for body in bodies if body is not None]
     first = given[0]
     if isinstance(first, Gradient):
-        return union([body for body in given if isinstance(body, Gradient)])
+        gradients = [body for body in given if isinstance(body, Gradient)]
+        unjoined = [each.parts for each in gradients if isinstance(each, VirtualGradient) and each.parts is not None]
+        are_all = 1 < len(gradients) == len(unjoined)
+        return union(gradients, unjoined[0].plus(unjoined[1:]) if are_all else None)
     return add_up([body for body in given if isinstance(body, Tensor)])
 
 

@@ -43,6 +43,7 @@ from ownpace.engines.virtual.collectives import Collectives
 from ownpace.engines.virtual.learner import LEARNER_SLOTS, VirtualLearner
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
+from ownpace.engines.virtual.unjoined import Unjoined
 from ownpace.fleet import ServerMachine
 
 B = TypeVar("B", Gradient, Tensor)
@@ -307,15 +308,15 @@ class VirtualWorker(VirtualLearner, VirtualNode):
             indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
             return self._wait_for_layers(ArrivingGradient(self, samples, ready, indices, plus))
         start, end = self.processor.compute(ready, samples)
+        versions = self.progress.versions if at is None else self.progress.versions_at(at)
+        # A tensor without contents, where nothing but time is simulated: its size matters, for what it costs to send.
+        computed = VirtualGradient(simulation.learning.initial, samples, versions, math.nan, end - start, NO_NOTES)
+        computed.parts = None
         if simulation.real:
             # Drawn and computed when it is asked for, though it is done later: parameters may have moved on by then.
             indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
-            total, loss = self.contents(indices, self._values if at is None else at.values)
-        else:
-            # A tensor without contents: only its size matters, for what it costs to send.
-            total, loss = simulation.learning.initial, math.nan
-        versions = self.progress.versions if at is None else self.progress.versions_at(at)
-        computed = VirtualGradient(total, samples, versions, loss, end - start, NO_NOTES)
+            contents, computed.loss = self.contents(indices, self._values if at is None else at.values)
+            computed.hold(contents)
         computed.computed = samples
         if simulation.accounted:
             computed.sources = ((self.rank, samples),)
@@ -372,15 +373,15 @@ class VirtualWorker(VirtualLearner, VirtualNode):
             end = self.processor.update(self._clock.time)
             self.out_free_s = max(self.out_free_s, end)
 
-    def contents(self, indices: Tensor, values: Tensor | None = None) -> tuple[Tensor, float]:
+    def contents(self, indices: Tensor, values: Tensor | None = None) -> tuple[Tensor | Unjoined, float]:
         """The sum of these samples' gradients, at these parameters or at my own, and of their losses."""
         simulation = self.simulation
         if not simulation.real:
             return simulation.learning.initial, math.nan
-        total, loss = simulation.learning.gradient(self._values if values is None else values, self.buffers, indices)
+        parts, loss = simulation.learning.gradient(self._values if values is None else values, self.buffers, indices)
         if not math.isfinite(loss):
             raise diverged(f"the loss on {self.address.name}", loss, self.progress.samples)
-        return total, loss
+        return Unjoined(simulation.learning.layout, parts), loss
 
     def place(self, parameters: Parameters | Pending[Message]) -> None:
         if isinstance(parameters, Parameters):

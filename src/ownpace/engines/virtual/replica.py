@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 import torch
@@ -87,8 +86,8 @@ class Learning(Protocol):
     def new_buffers(self) -> Buffers:
         """One worker's buffers."""
 
-    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
-        """The sum of the samples' gradients, and of their losses."""
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[list[Tensor], float]:
+        """The sum of the samples' gradients, layer by layer, and of their losses."""
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> Score | None:
         """How good the parameters are, with the mean of the workers' buffers."""
@@ -112,8 +111,8 @@ class TimingOnly:
     def new_buffers(self) -> Buffers:
         return []
 
-    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[Tensor, float]:
-        return self.initial, math.nan
+    def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[list[Tensor], float]:
+        raise AssertionError("where only time is simulated, there are no gradients")
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> None:
         return None

@@ -27,7 +27,7 @@ def test_a_late_sum_is_waited_for_and_slow_ones_are_not() -> None:
     limit = RoundLimit(0, steps=2, batch_size=8, num_workers=2)
     assert limit.within(math.inf, 16) == 64
     limit.learn(64, waited=True)
-    assert limit.within(math.inf, 16) == 256  # it grows fast
+    assert limit.within(math.inf, 16) == 1024  # it grows fast
     for _ in range(5):
         limit.learn(40, waited=False)
     assert limit.within(math.inf, 16) == 80

@@ -1,0 +1,47 @@
+"""Gradients whose layers are not one vector yet."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ownpace.core.contract.values import Gradient, union
+from ownpace.core.learning.flat import Layout
+from ownpace.engines.virtual.awaitables import VirtualGradient
+from ownpace.engines.virtual.collectives import total
+from ownpace.engines.virtual.unjoined import Unjoined
+
+LAYOUT = Layout(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)))
+
+
+def a_gradient(seed: int) -> VirtualGradient:
+    generator = torch.Generator().manual_seed(seed)
+    gradient = VirtualGradient(torch.empty(0), 4 + seed, (seed,), float(seed))
+    gradient.hold(Unjoined(LAYOUT, [torch.randn(layer.shape, generator=generator) for layer in LAYOUT.layers]))
+    return gradient
+
+
+def test_the_sum_is_that_of_the_vectors_to_the_bit_and_changes_none_of_them() -> None:
+    gradients = [a_gradient(seed) for seed in range(3)]
+    summed = total(list(gradients))
+    assert all(gradient.parts is not None for gradient in gradients)  # none has been joined
+    plain = [Gradient(gradient.total, gradient.samples, gradient.versions, gradient.loss) for gradient in gradients]
+    expected = union(plain)
+    assert isinstance(summed, Gradient)
+    assert torch.equal(summed.total, expected.total)
+    assert (summed.samples, summed.versions, summed.loss) == (15, (0,), 3.0)
+    again = a_gradient(0)
+    assert torch.equal(gradients[0].total, again.total)
+    assert gradients[0].parts is None
+
+
+def test_joined_when_it_is_asked_for() -> None:
+    gradient = a_gradient(1)
+    assert gradient.nbytes == 4 * LAYOUT.size
+    assert gradient.parts is not None
+    assert gradient.total.shape == (LAYOUT.size,)
+    assert gradient.total is gradient.total
+    # Where some are joined, vectors are added.
+    mixed = total([gradient, a_gradient(2)])
+    assert isinstance(mixed, Gradient)
+    assert torch.equal(mixed.total, gradient.total + a_gradient(2).total)
