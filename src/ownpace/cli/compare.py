@@ -184,7 +184,9 @@ def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_js
     both = len({result.summary.engine for result in results}) > 1
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
     known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]
-    draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console)
+    seeds = sorted({result.summary.seed for result in results})
+    note = f"seed {results[0].summary.seed} of {len(seeds)} seeds" if len(seeds) > 1 else None
+    draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console, note)
     console.print(f"results in {folder}", markup=False, soft_wrap=True)
     show_warnings(results)
     if as_json:
