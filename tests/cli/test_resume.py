@@ -75,7 +75,7 @@ def test_what_cannot_go_on_says_so_in_one_line(ownpace, tmp_path):
     for arguments, reason in {
         "train --resume nowhere": "nowhere is neither the folder of a run nor a checkpoint in one",
         "train --resume run": "the run at run has finished; to train longer, give --epochs, --samples or --seconds",
-        "train --resume run --lr 0.5 --samples 9000": "lr is 0.5, but the run at run has 0.05",
+        "train --resume run --lr 0.5 --samples 9000": "lr is 0.5, but the run at run has 0.1",
         "train --resume run --samples 9000 -p warmup=3": "parameters is",
         "train --resume run --config run/config.json": "--config was given run/config.json; drop one",
         "train --resume run --samples 100": "is at sample",

@@ -106,7 +106,8 @@ def compare(
         for one_engine in (("process", "virtual") if engine == "both" else (engine,))
         for seed in numbers
     ]
-    configs = [_with_target(each) for each in configs]
+    if config is None:  # a file says all there is to say, also that there is no target
+        configs = [_with_target(each) for each in configs]
     folder = options.folder_for(out, "compare", label(configs[0].task))
     runs = [(each, folder / _folder_name(each, numbers)) for each in configs]
     check_comparison(folder, overwrite=overwrite)
