@@ -87,7 +87,9 @@ def compare(
 
     For example:
 
-      ownpace compare --algorithms sync,async,pace --fleet steep --target 0.95
+      ownpace compare --algorithms sync,async,pace --fleet steep
+
+    The target is the task's own, unless you give one: `ownpace list` shows it.
 
     With --engine both, each algorithm is run on real processes and predicted in virtual time, side by side.
 
@@ -182,7 +184,9 @@ def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_js
     both = len({result.summary.engine for result in results}) > 1
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
     known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]
-    draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console)
+    seeds = sorted({result.summary.seed for result in results})
+    note = f"seed {results[0].summary.seed} of {len(seeds)} seeds" if len(seeds) > 1 else None
+    draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console, note)
     show_place(folder, console)
     show_warnings(results)
     if as_json:

@@ -14,10 +14,10 @@ from ownpace.report.outline import RunOutline
 from ownpace.run import Result
 
 
-def draw(runs: Mapping[str, RunOutline], path: Path, console: Console) -> None:
+def draw(runs: Mapping[str, RunOutline], path: Path, console: Console, note: str | None = None) -> None:
     """Draw a figure and say where it is, or why there is none."""
     try:
-        draw_comparison(runs, path)
+        draw_comparison(runs, path, note)
     except (InputError, OSError) as error:
         console.print(f"no figure: {error}", markup=False, soft_wrap=True)
     else:
