@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EPOCHS ?= 28
 
-.PHONY: help demo test test-slow test-integrations torture torture-process check format coverage journeys bench claims headlines map \
+.PHONY: help demo test test-slow test-integrations torture torture-process check format coverage journeys bench claims check-plans headlines map \
   clean pages
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -79,6 +79,9 @@ bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a ma
 	$(BIN)/python benchmarks/sites.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/bookkeeping.py --workers 2,4,8
+
+check-plans: .venv/ready  ## plans against measurements (docs/results/planning.md): a quarter of an hour; kept in runs/
+	$(BIN)/python benchmarks/check_plans.py
 
 claims: .venv/ready  ## the races of docs/results/claims.md: hours on a small machine; what was run before is kept in runs/
 	cd benchmarks && ../$(BIN)/python -m claims

@@ -55,7 +55,7 @@ class Entry:
         return f"{self.system} {own}".strip()
 
 
-# Rates to begin with: --lrs finds out which is the best for each.
+# Rates were chosen on `steep` from powers of two times 0.05, each between two that were slower.
 ENTRIES = [
     Entry("ddp", 0.1),
     Entry("ddp-split", 0.1),

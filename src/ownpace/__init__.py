@@ -17,6 +17,7 @@ from ownpace.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ownpace.algorithms import ALGORITHMS, make_algorithm
+    from ownpace.auto import join, train
     from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, accumulate_and_step, accumulate_until
     from ownpace.core.blocks.push_pull import pull, push
     from ownpace.core.contract.algorithm import Algorithm
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
     from ownpace.core.contract.roles import Communicator, Server, Worker
     from ownpace.core.contract.values import Gradient, Parameters
     from ownpace.core.learning.task import Task, TensorSamples
-    from ownpace.drop_in import join
     from ownpace.fleet import Fleet, Machine, Network, read_fleet
     from ownpace.measuring import Measured, measure, measure_loop
     from ownpace.planning import Plan, plan
     from ownpace.report import Summary
-    from ownpace.run import Config, Result, execute, train
+    from ownpace.run import Comparison, Config, Result, compare, execute, open_run
     from ownpace.tasks import TASKS, make_task
 
 _NAMES = {
     "ownpace.algorithms": "ALGORITHMS make_algorithm",
+    "ownpace.auto": "join train",
     "ownpace.core.blocks.accumulate": "accumulate accumulate_and_reduce accumulate_and_step accumulate_until",
     "ownpace.core.blocks.push_pull": "pull push",
     "ownpace.core.contract.algorithm": "Algorithm",
@@ -48,12 +49,11 @@ _NAMES = {
     "ownpace.core.contract.roles": "Communicator Server Worker",
     "ownpace.core.contract.values": "Gradient Parameters",
     "ownpace.core.learning.task": "Task TensorSamples",
-    "ownpace.drop_in": "join",
     "ownpace.fleet": "Fleet Machine Network read_fleet",
     "ownpace.measuring": "Measured measure measure_loop",
     "ownpace.planning": "Plan plan",
     "ownpace.report": "Summary",
-    "ownpace.run": "Config Result execute train",
+    "ownpace.run": "Comparison Config Result compare execute open_run",
     "ownpace.tasks": "TASKS make_task",
 }
 """What users import from here, by module. Each is imported when it is used: torch takes a second to import."""
@@ -65,6 +65,7 @@ __all__ = [
     "TASKS",
     "Algorithm",
     "Communicator",
+    "Comparison",
     "Config",
     "Deadlock",
     "DivergenceError",
@@ -89,12 +90,14 @@ __all__ = [
     "accumulate_and_reduce",
     "accumulate_and_step",
     "accumulate_until",
+    "compare",
     "execute",
     "join",
     "make_algorithm",
     "make_task",
     "measure",
     "measure_loop",
+    "open_run",
     "plan",
     "pull",
     "push",

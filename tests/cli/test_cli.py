@@ -75,7 +75,7 @@ def test_compare_shows_all(capfd, tmp_path):
     result = json.loads(out.splitlines()[-1])
     assert [r["algorithm"] for r in result["runs"]] == ["sync"] * 2 + ["stale"] * 2 + ["pace"] * 2
     assert {r["seed"] for r in result["runs"]} == {0, 1}
-    assert "mean of 2 seeds" in err
+    assert "of 2 seeds" in err
     config = json.loads((tmp_path / "r" / "stale-1" / "config.json").read_text())
     assert config["parameters"]["staleness"] == 0
     assert (tmp_path / "r" / "figure.png").exists()

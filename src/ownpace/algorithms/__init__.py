@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import unknown
+from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.late import Registry
 from ownpace.core.settings import build
 
@@ -44,8 +44,17 @@ def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) ->
     StaleSgd(staleness=5, by_layer=False)
     """
     if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
+        raise unknown_algorithm(name)
     return build(ALGORITHMS[name], parameters or {}, where=f"the parameters of {name}")
 
 
-__all__ = ["ALGORITHMS", "DEFAULT", "make_algorithm"]
+def unknown_algorithm(name: str) -> InputError:
+    """The error for a name that no algorithm has."""
+    if name == "auto":
+        return InputError(
+            "algorithm 'auto' is for `ownpace train`, ownpace.train and ownpace.join, which choose one; name one here"
+        )
+    return unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
+
+
+__all__ = ["ALGORITHMS", "DEFAULT", "make_algorithm", "unknown_algorithm"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from ownpace.algorithms import ALGORITHMS
+from ownpace.algorithms import ALGORITHMS, unknown_algorithm
 from ownpace.cli import options
 from ownpace.cli.completion import several_of
 from ownpace.cli.logs import show_logs
@@ -85,7 +87,9 @@ def compare(
 
     For example:
 
-      ownpace compare --algorithms sync,async,pace --fleet steep --target 0.95
+      ownpace compare --algorithms sync,async,pace --fleet steep
+
+    The target is the task's own, unless you give one: `ownpace list` shows it.
 
     With --engine both, each algorithm is run on real processes and predicted in virtual time, side by side.
 
@@ -102,6 +106,7 @@ def compare(
         for one_engine in (("process", "virtual") if engine == "both" else (engine,))
         for seed in numbers
     ]
+    configs = [_with_target(each) for each in configs]
     folder = options.folder_for(out, "compare", label(configs[0].task))
     runs = [(each, folder / _folder_name(each, numbers)) for each in configs]
     check_comparison(folder, overwrite=overwrite)
@@ -113,6 +118,16 @@ def compare(
     # Algorithms that diverge are what a comparison is for: it fails only if all of them do.
     if error is not None and (not isinstance(error, DivergenceError) or all(r.error for r in results)):
         raise error
+
+
+def _with_target(config: Config) -> Config:
+    """The same with the task's own target, if there is none and time is not all that is asked for."""
+    from ownpace.run.names import task_of
+
+    if config.timing_only or config.target is not None or config.target_loss is not None:
+        return config
+    usual = task_of(config.task, config.model, config.task_parameters).defaults
+    return replace(config, target=usual.target, target_loss=usual.target_loss)
 
 
 def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline]]:
@@ -135,7 +150,7 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
                 place,
                 overwrite=overwrite,
                 job=job,
-                on_start=bar.on_start,
+                on_start=partial(bar.on_start, engine=config.engine_name),
                 on_event=bar.on_event,
                 on_progress=bar.on_progress,
             )
@@ -148,7 +163,7 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
 
 
 def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_json: bool) -> None:
-    from ownpace.cli.show import draw, show_remarks
+    from ownpace.cli.show import draw, show_place, show_remarks, show_warnings
     from ownpace.report.groups import grouped
     from ownpace.report.table import comparison_table
 
@@ -169,8 +184,11 @@ def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_js
     both = len({result.summary.engine for result in results}) > 1
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
     known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]
-    draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console)
-    console.print(f"results in {folder}", markup=False, soft_wrap=True)
+    seeds = sorted({result.summary.seed for result in results})
+    note = f"seed {results[0].summary.seed} of {len(seeds)} seeds" if len(seeds) > 1 else None
+    draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console, note)
+    show_place(folder, console)
+    show_warnings(results)
     if as_json:
         typer.echo(json.dumps(content))
 
@@ -182,7 +200,7 @@ def _names(text: str) -> list[str]:
     # All names before any run: one that is misspelt is found at once.
     for name in names:
         if name not in ALGORITHMS and ":" not in name:
-            raise unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
+            raise unknown_algorithm(name)
     # By what they are called: that is the name of each run's folder, and of its line in the table.
     if not names or len(set(map(label, names))) < len(names):
         raise InputError(f"--algorithms was given '{text}'; name at least one algorithm, each once, as in sync,async")

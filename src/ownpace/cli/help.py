@@ -25,7 +25,7 @@ def show_help(context: typer.Context, wanted: bool = True) -> None:
     # Resilient parsing: a command line is only looked at, as for completion, and nothing may be printed.
     if not wanted or context.resilient_parsing:
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)  # add:new:2 holds the name of one
     console.width = min(console.width, MOST_COLUMNS)
     command = context.command
     is_group = isinstance(command, TyperGroup)
@@ -39,10 +39,10 @@ def show_help(context: typer.Context, wanted: bool = True) -> None:
     for option in command.params:
         if isinstance(option, TyperOption) and not option.hidden:
             panels.setdefault(option.rich_help_panel or "Other", []).append((_names(option), _about(option)))
-    for title, rows in panels.items():
-        console.print(Text(f"\n{title}", style="bold"))
+    for heading, rows in panels.items():
+        title(console, heading)
         for names, about in rows:
-            _row(console, names, about)
+            row(console, names, about)
     raise typer.Exit
 
 
@@ -81,9 +81,15 @@ def _paragraph(console: Console, text: str) -> None:
         console.print("\n" + "\n".join(lines), markup=False, soft_wrap=True)
 
 
-def _row(console: Console, names: str, about: str) -> None:
+def title(console: Console, text: str) -> None:
+    """A heading above rows."""
+    console.print(Text(f"\n{text}", style="bold"), soft_wrap=True)
+
+
+def row(console: Console, names: str, *paragraphs: str) -> None:
+    """A name and what there is to say about it, each paragraph on lines of its own."""
     left = f"  {names}"
-    lines = _wrapped(about, console.width - _LEFT)
+    lines = [line for text in paragraphs for line in _wrapped(text, max(20, console.width - _LEFT))] or [""]
     if len(left) >= _LEFT:
         lines = ["", *lines]
     console.print(Text(left.ljust(_LEFT if lines[0] else 0), style="cyan") + Text(lines[0]), soft_wrap=True)

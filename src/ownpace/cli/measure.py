@@ -59,7 +59,7 @@ def measure(
     Then `ownpace plan --fleet fleet.toml` says which algorithm to take.
     """
     from ownpace.engines import is_main_process
-    from ownpace.measuring import measure_config
+    from ownpace.measuring import check_free, measure_config
 
     show_logs(verbose)
     config = given.config(None)
@@ -67,6 +67,8 @@ def measure(
     if not is_main_process():
         measure_config(config, workers=workers, seconds=seconds)
         return
+    if out is not None:
+        check_free(out, overwrite=overwrite)
     said = f"measuring for about {seconds:g} s …"
     if not console.is_terminal:  # where nothing moves
         console.print(said, highlight=False)

@@ -37,7 +37,10 @@ Questions = Annotated[
     ),
 ]
 Seeds = Annotated[
-    int, typer.Option("--seeds", help="Try each algorithm's best rate with so many seeds.", rich_help_panel=RUN)
+    int,
+    typer.Option(
+        "--seeds", help="Try each algorithm's best rate with so many seeds.", metavar="N", rich_help_panel=RUN
+    ),
 ]
 TimingOnly = Annotated[
     bool, typer.Option("--timing-only", help="Rank by samples/s alone, without gradients.", rich_help_panel=RUN)
@@ -82,7 +85,7 @@ def plan(
     For example; and with machines that were measured, and questions of your own:
 
       ownpace plan --fleet 4,2,1,1
-      ownpace plan --fleet fleet.toml --task mnist --what-if drop:old --what-if add:new:2
+      ownpace plan --fleet fleet.toml --what-if drop:old --what-if add:new:2
 
     Each algorithm is simulated on the fleet, and learns with real gradients at its own best learning rate.
     """

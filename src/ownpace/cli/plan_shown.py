@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import textwrap
+from collections.abc import Iterable
+
 from rich import box
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from ownpace.planning import Plan, Ranked
 from ownpace.planning.words import seconds_text, target_text
@@ -16,21 +18,27 @@ MOST_COLUMNS = 110
 
 def show_plan(plan: Plan, console: Console) -> None:
     """Print all of it, in lines that fit the terminal."""
-    console.width = min(console.width, MOST_COLUMNS)
+    width = min(console.width, MOST_COLUMNS)
     first, *rest = plan.verdict.splitlines()
-    console.print(Text(first, style="bold"))
-    for line in rest:
-        _point(console, line)
+    _print(console, textwrap.fill(first, width), style="bold")
+    _points(console, rest, width)
     console.print()
-    console.print(ranking_table(plan))
-    for title, lines in (("Uncertain", plan.uncertain), ("Not tried", _left_out(plan))):
-        if lines:
-            console.print(f"\n{title}:", highlight=False)
-        for line in lines:
-            _point(console, line)
-    console.print("\nTo run it on the model of the fleet (on the machines: torchrun … -m, without --fleet):")
+    console.print(ranking_table(plan), width=width)
+    if plan.uncertain:
+        _print(console, "\nWhat is uncertain:")
+        _points(console, plan.uncertain, width)
+    if plan.left_out:
+        _print(console, "\n" + textwrap.fill(f"Not tried, unless --algorithms names them: {_left_out(plan)}.", width))
+    _print(console, "\nTo run it on this model of the fleet, or with torchrun on the real machines:")
     # Not wrapped, so that it can be copied.
-    console.print(f"  {plan.choice.command}", markup=False, highlight=False, soft_wrap=True)
+    _print(console, f"  {plan.choice.command}\n  {on_machines(plan.choice.command)}")
+
+
+def on_machines(command: str) -> str:
+    """The same command for real machines, which have the paces that they have."""
+    words = shlex.split(command)
+    at = words.index("--fleet")
+    return "torchrun … -m " + shlex.join([*words[:at], *words[at + 2 :]])
 
 
 def ranking_table(plan: Plan) -> Table:
@@ -73,13 +81,19 @@ def _speeds(row: Ranked) -> list[str]:
     ]
 
 
-def _left_out(plan: Plan) -> list[str]:
+def _left_out(plan: Plan) -> str:
     """Who was not tried, those with the same reason together."""
     names: dict[str, list[str]] = {}
     for name, why in plan.left_out.items():
         names.setdefault(why, []).append(name)
-    return [f"{', '.join(each)}: {why}" for why, each in names.items()]
+    return "; ".join(f"{', '.join(each)} ({why})" for why, each in names.items())
 
 
-def _point(console: Console, line: str) -> None:
-    console.print(Padding(Text(f"- {line}", overflow="fold"), (0, 0, 0, 0)), highlight=False)
+def _points(console: Console, lines: Iterable[str], width: int) -> None:
+    for line in lines:
+        _print(console, textwrap.fill(line, width, initial_indent="- ", subsequent_indent="  "))
+
+
+def _print(console: Console, text: str, style: str | None = None) -> None:
+    """As it is: wrapped already, and nothing of it means anything to rich."""
+    console.print(text, style=style, markup=False, highlight=False, emoji=False, soft_wrap=True)

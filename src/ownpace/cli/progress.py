@@ -1,11 +1,17 @@
-"""What is shown during a run: how far it is and, on real processes, how busy each worker is."""
+"""What is shown during a run: how far it is and, on real processes, how busy each worker is.
+
+On a terminal bars that fit it; anywhere else, a plain line every few seconds.
+"""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from ownpace.core.contract.events import Evaluation, Event
 from ownpace.engines import Job
@@ -18,20 +24,29 @@ WIDE = 110
 """From this many columns on, everything is written out."""
 
 
-class Live:
-    """One bar per run, on standard error; nothing where that is not a terminal."""
+NARROW = 76
+"""Below this many columns, there is no room for bars."""
+PLAIN_EVERY_S = 5.0
 
-    def __init__(self, console: Console) -> None:
+
+class Live:
+    """One bar per run, on standard error; plain lines where that is not a terminal."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
         self._wide = console.width >= WIDE
-        self._progress = Progress(
-            TextColumn("{task.description:<12}"),
+        columns: list[str | ProgressColumn] = [
+            # Names are never cut: what is too long goes on in the next line.
+            TextColumn("{task.description:<12}", table_column=Column(overflow="fold")),
             BarColumn(bar_width=16 if self._wide else 6),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+            TextColumn("{task.percentage:>3.0f} %", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[note]}", table_column=Column(overflow="fold")),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        ]
+        if console.width < NARROW:
+            columns = [columns[0], columns[2], columns[3]]
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> Live:
         self._progress.start()
@@ -44,36 +59,66 @@ class Live:
         """A bar for a run that has not started yet."""
         # Not started: in a comparison, its clock would count the runs before it.
         task = self._progress.add_task(name, total=None, note="", start=False, visible=False)
+        if not self._console.is_terminal:
+            return Bar(self._progress, task, wide=True, say=self._say(name))
         return Bar(self._progress, task, wide=self._wide)
+
+    def _say(self, name: str) -> Callable[[str, bool], None]:
+        """Writes a plain line for a run, unless the last one is too recent; without a text, only the time is noted."""
+        said_s = 0.0
+
+        def say(text: str, at_once: bool) -> None:
+            nonlocal said_s
+            if not at_once and self._clock() < said_s + PLAIN_EVERY_S:
+                return
+            said_s = self._clock()
+            if text:
+                self._console.print(f"{name}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+        return say
 
 
 class Bar:
     """The bar of one run."""
 
-    def __init__(self, progress: Progress, task: TaskID, *, wide: bool) -> None:
+    def __init__(
+        self, progress: Progress, task: TaskID, *, wide: bool, say: Callable[[str, bool], None] | None = None
+    ) -> None:
+        """`say` writes a plain line, where there are no bars."""
+        self._say = say
         self._progress = progress
         self._task = task
         self._wide = wide
         self._total: float | None = None
         self._by_time = False
-        self._score = self._accuracy = ""
+        self._score = self._accuracy = self._last_speed = ""
         self._workers: dict[str, TaskID] = {}
         self.outline = RunOutline()
         """What a figure shows of the run; so its records need not be read for that."""
 
-    def on_start(self, job: Job) -> None:
+    def on_start(self, job: Job, engine: str = "virtual") -> None:
         """The run begins; it ends after this many samples, or at this time."""
         self._by_time = job.samples is None
         self._total = job.seconds if job.samples is None else job.samples
-        self._progress.update(self._task, total=self._total, note="starting", visible=True)
+        num = len(job.fleet.workers)
+        # Processes take seconds to start; virtual ones do not.
+        starting = f"starting {num} workers …"
+        self._progress.update(self._task, total=self._total, note=starting, visible=True)
         self._progress.start_task(self._task)
+        if self._say is not None:
+            self._say(starting if engine == "process" else "", True)
 
     def on_progress(self, progress: ProgressReport) -> None:
         """The engine reports how far it is."""
         score = self._score if progress.loss is None else f"loss {progress.loss:.3f}{self._accuracy}"
         done = progress.seconds if self._by_time else progress.samples
-        self._progress.update(self._task, completed=done, note=f"{self._speed(progress)} {score}")
-        self._show_workers(progress)
+        self._last_speed = self._speed(progress)
+        note = f"{self._last_speed} {score}"
+        self._progress.update(self._task, completed=done, note=note)
+        if self._say is None:
+            self._show_workers(progress)
+        else:
+            self._say(f"{done / self._total:.0%} {' '.join(note.split())}" if self._total else note, False)
 
     def _speed(self, progress: ProgressReport) -> str:
         """The engine's time, samples per second and, where the limit is known, their share of it."""
@@ -106,6 +151,10 @@ class Bar:
         """The run has ended."""
         if reason == "finished":
             self._progress.update(self._task, completed=self._total)
+        if self._score:  # the last one, which the table shows too
+            speed = self._last_speed
+            self._progress.update(self._task, note=f"{speed} {self._score}")
+        self._progress.stop_task(self._task)
         for task in self._workers.values():
             # The next run of a comparison shows workers of its own.
             self._progress.remove_task(task)

@@ -60,10 +60,10 @@ class SumOrder:
         self._sum_s = 0.0
         self.order = launch_order(ready, self._sizes, self._sum_s)
 
-    def learn(self, through: float, order: Sequence[int]) -> None:
-        """So much of a sum that left in this order was over when the backward pass was, as the mean of all members."""
+    def learn(self, through: float) -> None:
+        """So much of a sum was over when the backward pass was, as the mean of all members."""
         # Those before the lowest layers in the order: the most that could have been over.
-        early = order[: order.index(len(self._sizes) - 1)]
+        early = self.order[: self.order.index(len(self._sizes) - 1)]
         most = sum(self._sizes[number] for number in early)
         busy_s = max(1 - self._ready[0], 0.01)
         if through < most - min(self._sizes) / 2:

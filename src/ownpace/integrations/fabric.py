@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ownpace.algorithms import DEFAULT
+from ownpace.auto import join
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError
-from ownpace.drop_in import Joined, join
+from ownpace.drop_in import Joined
 from ownpace.integrations.closures import accept_closures
 from ownpace.integrations.processes import AsTorchrunSays
 from ownpace.integrations.training_data import TrainingData

@@ -21,9 +21,10 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import DefaultFlowCallback
 
 from ownpace.algorithms import DEFAULT
+from ownpace.auto import join
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.drop_in import Joined, join
+from ownpace.drop_in import Joined
 from ownpace.integrations.accelerate_state import leave_to_fleet
 from ownpace.integrations.modes import back_in_training, go_to_average
 from ownpace.integrations.trainer_checkpoint import SavedFleet, read_fleet, write_fleet

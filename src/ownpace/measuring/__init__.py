@@ -10,7 +10,7 @@ script      `ownpace.measure_loop`: with a script's own model
 """
 
 from ownpace.measuring.measure import measure, measure_config
-from ownpace.measuring.measured import Measured
+from ownpace.measuring.measured import Measured, check_free
 from ownpace.measuring.script import measure_loop
 
-__all__ = ["Measured", "measure", "measure_config", "measure_loop"]
+__all__ = ["Measured", "check_free", "measure", "measure_config", "measure_loop"]

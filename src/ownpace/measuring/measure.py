@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.task import Samples, Score, Task, TensorSamples
+from ownpace.core.learning.dataset_samples import Data, as_samples
+from ownpace.core.learning.task import Score, Task, TensorSamples
 from ownpace.core.settings import positive
 from ownpace.engines import is_main_process, num_ranks, run_process
 from ownpace.engines.job import Job, OnProgress
@@ -94,7 +95,7 @@ def measure_config(
 def _job(config: Config, workers: int | None, seconds: float, report: Path) -> Job:
     """The run that measures."""
     task = task_of(config.task, config.model, config.task_parameters)
-    sizes = sizes_around(config.batch_size, len(task.train_samples()))
+    sizes = sizes_around(config.batch_size, len(as_samples(task.train_samples(), "train_samples()")))
     ranks = num_ranks()
     if ranks is not None and workers not in (None, ranks):
         raise InputError(
@@ -133,20 +134,20 @@ class OneTest(Task):
         """The task's own."""
         return self.task.model()
 
-    def train_samples(self) -> Samples:
+    def train_samples(self) -> Data:
         """The task's own."""
-        return self.task.train_samples()
+        return as_samples(self.task.train_samples())
 
-    def test_samples(self) -> Samples:
+    def test_samples(self) -> Data:
         """The first."""
-        inputs, targets = self.task.test_samples().pick(torch.zeros(1, dtype=torch.long))
+        inputs, targets = as_samples(self.task.test_samples(), "test_samples()").pick(torch.zeros(1, dtype=torch.long))
         return TensorSamples(inputs, targets)
 
     def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """The task's own."""
         return self.task.objective(model, inputs, targets)
 
-    def score(self, model: nn.Module, samples: Samples, chunk: int = 2000) -> Score:
+    def score(self, model: nn.Module, samples: Data, chunk: int = 2000) -> Score:
         """The task's own."""
         return self.task.score(model, samples, chunk)
 

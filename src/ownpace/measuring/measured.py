@@ -89,7 +89,7 @@ class Measured:
         for each in self.classes:
             hosts = ", ".join(each.hosts[:8]) + (" …" if len(each.hosts) > 8 else "")
             lines.append(
-                f"{each.name}: {len(each.ranks)} on {hosts}; {each.samples_per_s:,.4g} samples/s each at that size, "
+                f"{each.name}: {len(each.ranks)} on {hosts}; {rate(each.samples_per_s)} samples/s each at that size, "
                 f"give or take {each.times.uncertainty:.0%}"
             )
         if len(self.findings.workers) == 1:
@@ -181,6 +181,15 @@ def _name(host: str) -> str:
     name = "".join(each for each in host if each.isprintable() and each != "/").lstrip(".-").split(".")[0]
     name = name.encode()[:LONGEST_NAME].decode(errors="ignore")
     return "worker" if name in _RESERVED else name
+
+
+def rate(samples_per_s: float) -> str:
+    """A pace to show.
+
+    >>> rate(24966.3), rate(0.01234)
+    ('24,966', '0.0123')
+    """
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 10 else f"{samples_per_s:.3g}"
 
 
 def _rounded(value: float, digits: int = 4) -> float:

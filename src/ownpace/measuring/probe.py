@@ -17,14 +17,14 @@ from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Gradient
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.task import Task
 from ownpace.measuring.fit import fit_pace
-from ownpace.measuring.links import Links, measure_links, timed
+from ownpace.measuring.links import Links, measure_links, settle, timed
 
 COMPUTING, STEPPING, LINKS = 0.6, 0.15, 0.25
 """How the time is divided."""
@@ -92,7 +92,7 @@ class Probe(Algorithm):
         gradient = me.no_gradient()
         for size in self.sizes:  # what is made on first use is not timed
             gradient = await me.gradient(size)
-        times = await self._compute(me)
+        times = await self._compute(me, gradient.total.device)
         s_per_update, sum_s = await _step(me, gradient, self.seconds * STEPPING)
         links = await measure_links(me, gradient, sum_s, self.seconds * LINKS)
         pace = fit_pace(times)
@@ -100,16 +100,16 @@ class Probe(Algorithm):
         mine = WorkerTimes(
             pace.s_per_batch, pace.s_per_sample, pace.jitter, pace.uncertainty, load_s, s_per_update, len(times)
         )
-        hosts, workers = await _shared(me, mine)
+        hosts, workers = await _shared(me, mine, gradient.total.device)
         found = Findings(hosts, workers, links, gradient.total.nbytes)
         if me.rank == 0 or self.all_write:
             self.report.write_text(found.to_json())
 
-    async def _compute(self, me: Worker) -> list[tuple[int, float]]:
+    async def _compute(self, me: Worker, device: torch.device) -> list[tuple[int, float]]:
         """Samples and seconds of micro-batches: all sizes in turn, as often as time allows."""
         times: list[tuple[int, float]] = []
         # All begin together, so that all that share something do so from the first micro-batch to the last.
-        await me.all_reduce(torch.zeros(1))
+        await me.all_reduce(torch.zeros(1, device=device))
         end, rounds = time.perf_counter() + self.seconds * COMPUTING, 0
         while rounds < FEWEST_ROUNDS or time.perf_counter() < end:
             # To and fro: what grows while measuring (heat, say) is not taken for a matter of size.
@@ -131,7 +131,7 @@ class Probe(Algorithm):
         """How long it takes to read a sample, as part of a batch."""
         if self.task is None:
             return 0.0
-        samples = self.task.train_samples()
+        samples = as_samples(self.task.train_samples())
         size = min(max(self.sizes), len(samples))
         took = []
         for attempt in range(4):
@@ -149,11 +149,11 @@ async def _step(me: Worker, gradient: Gradient, seconds: float) -> tuple[float, 
     begun = time.perf_counter()
     me.step(await me.all_reduce(gradient), lr_scale=_NO_STEP)
     settle(gradient.total)
-    once = await me.all_reduce(torch.tensor([time.perf_counter() - begun]))
+    once = await me.all_reduce(torch.tensor([time.perf_counter() - begun], device=gradient.total.device))
     often = min(MOST_STEPS, max(FEWEST_ROUNDS, int(seconds * len(me.workers) / max(1e-6, float(once)))))
     steps, sums = [], []
     for _ in range(often):
-        total, took = await timed(me, lambda: me.all_reduce(gradient))
+        total, took = await timed(me, gradient)
         sums.append(took)
         settle(gradient.total)
         begun = time.perf_counter()
@@ -163,19 +163,13 @@ async def _step(me: Worker, gradient: Gradient, seconds: float) -> tuple[float, 
     return statistics.median(steps), statistics.median(sums)
 
 
-def settle(values: Tensor) -> None:
-    """Wait until a GPU has done what was asked of it."""
-    if values.is_cuda:
-        torch.cuda.synchronize(values.device)
-
-
-async def _shared(me: Worker, mine: WorkerTimes) -> tuple[list[str], list[WorkerTimes]]:
+async def _shared(me: Worker, mine: WorkerTimes, device: torch.device) -> tuple[list[str], list[WorkerTimes]]:
     """The hosts and figures of all workers, by rank."""
     host = socket.gethostname().encode()[:_HOST_BYTES]
     numbers = len(fields(WorkerTimes))
     rows = torch.zeros(len(me.workers), numbers + _HOST_BYTES)
     rows[me.rank, :numbers] = torch.tensor(astuple(mine))
     rows[me.rank, numbers : numbers + len(host)] = torch.tensor(list(host), dtype=rows.dtype)
-    rows = await me.all_reduce(rows)
+    rows = (await me.all_reduce(rows.to(device))).cpu()
     hosts = [bytes(int(each) for each in row[numbers:] if each).decode(errors="replace") for row in rows]
     return hosts, [WorkerTimes(*(float(each) for each in row[:numbers])) for row in rows]

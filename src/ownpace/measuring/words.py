@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from ownpace.fleet.model import MEAN_ABS_NORMAL
-from ownpace.measuring.measured import MachineClass, Measured
+from ownpace.measuring.measured import MachineClass, Measured, rate
 
 _SLOWER = 1.15
 _LARGE_FIXED = 0.4
@@ -14,6 +14,8 @@ _LARGE_LOAD = 0.2
 _LARGE_JITTER = 0.25
 _LARGE_SUM = 0.25
 _UNCERTAIN = 0.1
+_VISIBLE = 0.2
+_UNLIKE = 2.0
 _NAME = 12
 """Characters of a class's name in the table."""
 
@@ -29,7 +31,7 @@ def table(found: Measured) -> Table:
         times, many = each.times, f" x {len(each.ranks)}" if len(each.ranks) > 1 else ""
         shown.add_row(
             f"{each.name[:_NAME]}{many}",
-            f"{each.samples_per_s:,.0f}" if each.samples_per_s >= 10 else f"{each.samples_per_s:.3g}",
+            rate(each.samples_per_s),
             f"{100 * times.uncertainty:.0f}",
             f"{each.samples_per_s / fastest:.0%}",
             seconds(times.s_per_batch),
@@ -82,11 +84,11 @@ def _costs(each: MachineClass, batch_size: int) -> list[str]:
         twice = 2 * batch_size / (each.batch_s + batch_size * times.s_per_sample * mean)
         told.append(
             f"{each.name}: {fixed:.0%} of a batch's time is spent on beginning it; batches of {2 * batch_size} would "
-            f"give {twice:,.0f} samples/s."
+            f"give {rate(twice)} samples/s."
         )
-    load = times.load_s_per_sample / times.s_per_sample
+    load = batch_size * times.load_s_per_sample / each.batch_s
     if load > _LARGE_LOAD:
-        told.append(f"{each.name}: {min(load, 1):.0%} of a sample's time is spent on reading it.")
+        told.append(f"{each.name}: {min(load, 1):.0%} of a batch's time is spent on reading its samples.")
     if times.jitter > _LARGE_JITTER:
         told.append(
             f"{each.name}: batches take {mean:.1f} times their shortest time on average (jitter {times.jitter:.2f}); "
@@ -103,22 +105,27 @@ def _network(found: Measured) -> list[str]:
     size = found.findings.parameter_bytes
     told = [
         f"A sum of the gradient ({_bytes(size)}) takes {seconds(links.sum_s)}, {share:.2g} times a batch of "
-        f"{fastest.name}; a message {seconds(links.message_s)}, then {_bytes(links.message_bytes_per_s)}/s."
+        f"{fastest.name}; a message {_message(links.message_s, links.message_bytes_per_s, size)}."
     ]
     if share > _LARGE_SUM:
         told.append(
             "The network counts: larger batches, or methods that hide sums or make few, will gain. "
             "`ownpace plan` says how much."
         )
-    if (
-        links.slowest_message_s > 3 * links.message_s
-        or 3 * links.slowest_message_bytes_per_s < links.message_bytes_per_s
-    ):
+    slowest = _message(links.slowest_message_s, links.slowest_message_bytes_per_s, size)
+    whole_s = links.slowest_message_s + size / links.slowest_message_bytes_per_s
+    if whole_s > _UNLIKE * (links.message_s + size / links.message_bytes_per_s):
         told.append(
-            f"Links differ: the slowest from the first worker takes {seconds(links.slowest_message_s)}, then "
-            f"{_bytes(links.slowest_message_bytes_per_s)}/s. The file has one figure for all, that of sums."
+            f"Links differ: over the slowest from the first worker, a message takes {slowest}. "
+            "The file has one figure for all, that of sums."
         )
     return told
+
+
+def _message(latency_s: float, bytes_per_s: float, largest: int) -> str:
+    """How long a message takes. Where the largest took hardly longer than an empty one, that says nothing of a rate."""
+    rate = f", then {_bytes(bytes_per_s)}/s" if largest / bytes_per_s > _VISIBLE * latency_s else ""
+    return f"{seconds(latency_s)}{rate}"
 
 
 def seconds(value: float) -> str:

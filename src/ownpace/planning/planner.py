@@ -23,7 +23,7 @@ from ownpace.planning.pool import Pool, open_pool
 from ownpace.planning.progress import OnPlanProgress, PlanProgress
 from ownpace.planning.ranking import Known, finished_plan
 from ownpace.planning.results import Plan
-from ownpace.planning.study import Studied, Terms, elsewhere, find_target, study, timed
+from ownpace.planning.study import Studied, Terms, confirmed, elsewhere, find_target, study, timed
 from ownpace.planning.trial import Trial, Tried, for_trials
 from ownpace.planning.what_if import by_default, imagined
 from ownpace.run import Config
@@ -33,6 +33,8 @@ GIVEN_UP = 1.5
 """An algorithm is given up when it has taken so many times as long as the first one that was searched."""
 GIVEN_UP_ELSEWHERE = 4.0
 """On another fleet, when it has taken so many times as long as the choice on the fleet as it is."""
+CLOSE = 1.3
+"""Who takes so many times as long as the first, at most, is run with more seeds."""
 FIRST_GRID = {"sgd": (0.125, 4, 3)}
 OTHER_GRID = (0.002, 4, 3)
 """Where the first search begins, and octaves below and above: of SGD, and of optimizers that scale their steps."""
@@ -115,7 +117,9 @@ class _Planner:
         # Before anything runs: a question that cannot be understood is found at once.
         self._others = [imagined(machines, question) for question in asked]
         self.base = for_trials(config, machines)
-        self._job_task: Task = self.base.job().task
+        job = self.base.job()
+        self._job_task: Task = job.task
+        self._own_lr = job.optimizer.lr  # of an optimizer that Python gave: it has a rate of its own
         self._seeds, self._seconds, self._on_progress = seeds, seconds, on_progress
         entered, left_out = candidates(machines, algorithms)
         self._candidates = {candidate.algorithm: candidate for candidate in entered}
@@ -165,8 +169,20 @@ class _Planner:
         num = len(known.fleet.workers)
         grids = {name: octaves(self._candidates[name].guess(pilot.lr, num), 2, 2) for name in others}
         if not isinstance(self.base.optimizer, str):
-            grids = {name: [self.base.lr] for name in others}
+            grids = {name: [self._own_lr] for name in others}
         self._study(pool, dict.fromkeys(others, limit), grids, total, deadline)
+        self._confirm(pool, limit, total)
+
+    def _confirm(self, pool: Pool, terms: Terms, total: int) -> None:
+        """Run those that are close to the first with as many seeds again."""
+        known, beyond = self.known, max(self._seeds) + 1
+        again = replace(terms, seconds=None, seeds=tuple(range(beyond, beyond + len(self._seeds))))
+        searches = {
+            name: confirmed(self.base, self._candidates[name], known.studied[name], again)
+            for name in known.close_to_first(CLOSE)
+        }
+        if len(searches) > 1:
+            self._drive("learning rates", searches, pool, total, None, known.studied.__setitem__)
 
     def _search_first(self, pool: Pool, first: str, terms: Terms, total: int) -> Studied | None:
         """The first search: to the target that is wanted, or to one that can be reached."""
@@ -199,7 +215,9 @@ class _Planner:
         if known.level is not None and first.time_to_target is not None and known.budget and known.budget.samples:
             samples = known.budget.samples
             limit_s = GIVEN_UP_ELSEWHERE * first.time_to_target
-            terms = Terms(known.level, 2 * samples, limit_s, self._seeds, num_test=known.budget.num_test)
+            now = len(known.fleet.workers)
+            num_test = known.budget.num_test
+            terms = Terms(known.level, 2 * samples, limit_s, self._seeds, num_test=num_test, num_workers=now)
         searches = {}
         for other in self._others:
             num, now = len(other.fleet.workers), len(known.fleet.workers)
@@ -227,7 +245,7 @@ class _Planner:
 
     def _first_grid(self) -> list[float]:
         if not isinstance(self.base.optimizer, str):
-            return [self.base.lr]  # it has a rate of its own
+            return [self._own_lr]
         return octaves(*FIRST_GRID.get(self.base.optimizer, OTHER_GRID))
 
     def _study(

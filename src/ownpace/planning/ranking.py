@@ -58,9 +58,14 @@ class Known:
             alike = with_same_updates([*self.timings])
             rows += [row for row in self.ranking() if row.algorithm in alike and row not in rows]
         return [
-            Entrant(self.candidates[row.algorithm], row.lr or 0.0, row.time_to_target or 0.0, row.samples_per_s)
+            Entrant(self.candidates[row.algorithm], row.lr or 0.0, row.time_to_target or 0.0, row.spread, row.timing)
             for row in rows
         ]
+
+    def close_to_first(self, times: float) -> list[str]:
+        """Who was searched, and took at most so many times as long as the first, that one included."""
+        known = {name: found.mean_known_s for name, found in self.studied.items() if found.level == self.level}
+        return [name for name, seconds in known.items() if seconds <= times * min(known.values())]
 
     def _place(self, row: Ranked) -> tuple[float, float]:
         if row.time_to_target is not None:
@@ -127,6 +132,7 @@ def finished_plan(known: Known, seconds: float) -> Plan:
             "samples": known.budget and known.budget.samples,
             "epochs": known.budget and known.budget.epochs,
             "runs": dict(known.counts),
+            "seeds": min((len(found.times) for found in known.studied.values()), default=0),
             "batch_size": known.config.batch_size,
             "workers": len(known.fleet.workers),
         },
@@ -146,4 +152,4 @@ def _answer(found: Elsewhere, first: Ranked) -> WhatIf:
     if first.time_to_target is None:
         return WhatIf(found.algorithm, None, rate, rate / first.samples_per_s)
     gain = None if found.seconds is None else first.time_to_target / found.seconds
-    return WhatIf(found.algorithm, found.seconds, rate, gain)
+    return WhatIf(found.algorithm, found.seconds, rate, gain, found.spread_s)

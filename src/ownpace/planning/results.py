@@ -89,6 +89,8 @@ class WhatIf:
     gain: float | None
     """How many times as soon as the choice on the fleet as it is; by speed alone, how many times the samples/s. None:
     it was given up, far later."""
+    spread: float | None = None
+    """The standard deviation of the time over seeds."""
 
     def to_json(self) -> dict[str, object]:
         """Ready for JSON."""
@@ -97,6 +99,7 @@ class WhatIf:
             "samples_per_s": self.samples_per_s,
             "algorithm": self.algorithm,
             "gain": self.gain,
+            "spread": self.spread,
         }
 
 

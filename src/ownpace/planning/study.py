@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Protocol
 
@@ -20,6 +20,9 @@ from ownpace.run import Config
 ENOUGH_UPDATES = 8
 """A speed is measured over so many updates, at least, if they do not take too long."""
 MOST_LENGTHENED = 4
+MANY_WORKERS = 100
+ALIKE = 0.2
+"""Updates whose sizes differ by less than this share are taken to teach the same."""
 FINALISTS = 2
 """So many rates are run with all seeds: one seed's best is the best by luck, sometimes."""
 PART_OF_THE_WAY = 0.97
@@ -28,12 +31,14 @@ PART_OF_THE_WAY = 0.97
 
 def timed(base: Config, candidate: Candidate, num_workers: int) -> Asks[Timing]:
     """How fast an algorithm is, by simulating time alone."""
-    samples = 16 * num_workers * base.batch_size
+    # Of very many workers, each update takes seconds to simulate, and chance averages out sooner.
+    many = num_workers > MANY_WORKERS
+    samples = (6 if many else 16) * num_workers * base.batch_size
     for _ in range(MOST_LENGTHENED):
         changes = {**_algorithm(candidate), "samples": samples, "timing_only": True, "detail": True}
         (tried,) = yield [Trial(base, changes)]
         # Nobody shows its speed in two or three updates, as the first ones are unlike the others.
-        if tried.timing.updates >= ENOUGH_UPDATES or tried.reason != "finished":
+        if tried.timing.updates >= (ENOUGH_UPDATES // 2 if many else ENOUGH_UPDATES) or tried.reason != "finished":
             break
         samples *= 3
     return tried.timing
@@ -51,6 +56,8 @@ class Terms:
     """Of virtual time, after which a run is given up (None: none)."""
     seeds: tuple[int, ...]
     num_test: int
+    num_workers: int = 1
+    """Of the fleet as it is."""
     noise: bool = False
     """Whether to measure the gradients' noise on the way."""
 
@@ -109,11 +116,17 @@ class Entrant:
     lr: float
     seconds: float
     """To the target, on the fleet as it is."""
-    samples_per_s: float
+    spread_s: float | None
+    timing: Timing
+    """On the fleet as it is."""
 
     def at_speed(self, timing: Timing) -> float:
         """Seconds at another speed, if it learns as it does now."""
-        return self.seconds * self.samples_per_s / timing.samples_per_s
+        return self.seconds * self.timing.samples_per_s / timing.samples_per_s
+
+    def learns_alike(self, timing: Timing) -> bool:
+        """Whether its updates are about as large at that speed as they are now."""
+        return abs(math.log(timing.samples_per_update / self.timing.samples_per_update)) < ALIKE
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,14 @@ def study(base: Config, candidate: Candidate, timing: Timing, grid: Sequence[flo
             runs[rate] += more[index * len(seeds) : (index + 1) * len(seeds)]
     found = [_studied(rate, terms.level, each, halved) for rate, each in runs.items()]
     return min(found, key=lambda each: (each.num_missing, each.mean_known_s, found.index(each)))
+
+
+def confirmed(base: Config, candidate: Candidate, found: Studied, terms: Terms) -> Asks[Studied]:
+    """The same, with more seeds: of those that are close to the first, chance must not choose."""
+    attempt = _attempts(base, candidate, terms)
+    more = yield [attempt(found.lr, 2 * terms.samples, seed) for seed in terms.seeds]
+    level = terms.level if terms.level is not None else math.inf
+    return replace(found, times=(*found.times, *(tried.reached_s(level) for tried in more)))
 
 
 class _Attempt(Protocol):
@@ -199,6 +220,7 @@ class Elsewhere:
     timing: Timing
     seconds: float | None
     """To the target; None: it was not there within the time that it was given, or not tried."""
+    spread_s: float | None = None
 
 
 def elsewhere(
@@ -215,6 +237,12 @@ def elsewhere(
         name = best_by_speed(speeds)
         return Elsewhere(name, speeds[name], None)
     first = sorted(entrants, key=lambda entrant: entrant.at_speed(speeds[entrant.candidate.algorithm]))[:FINALISTS]
+    best, timing = first[0], speeds[first[0].candidate.algorithm]
+    if num_workers == terms.num_workers and best.learns_alike(timing):
+        # The same workers make the same updates, only sooner: nothing has to be learnt anew, and no chance comes in.
+        seconds = best.at_speed(timing)
+        spread_s = None if best.spread_s is None else best.spread_s * seconds / best.seconds
+        return Elsewhere(best.candidate.algorithm, timing, seconds, spread_s)
     asked = [(entrant, entrant.lr * factor) for entrant in first for factor in factors]
     trials = [
         _attempts(base, entrant.candidate, terms)(rate, terms.samples, seed)
@@ -227,9 +255,11 @@ def elsewhere(
         times = [tried.reached_s(terms.level or 0.0) for tried in outcomes[index * num : (index + 1) * num]]
         known = [time for time in times if time is not None]
         if len(known) == num:
-            found.append((fmean(known), entrant.candidate.algorithm))
-    seconds, name = min(found, default=(None, first[0].candidate.algorithm))
-    return Elsewhere(name, speeds[name], seconds)
+            spread = stdev(known) if num > 1 else None
+            found.append(
+                Elsewhere(entrant.candidate.algorithm, speeds[entrant.candidate.algorithm], fmean(known), spread)
+            )
+    return min(found, key=lambda each: each.seconds or 0.0, default=Elsewhere(best.candidate.algorithm, timing, None))
 
 
 def noise_near(halved: Halved, level: float | None) -> NoiseScale | None:

@@ -75,8 +75,11 @@ def _answer(name: str, answer: WhatIf, plan: Plan, fleet: Fleet) -> str:
     gain = answer.gain or 0.0
     other = "" if answer.algorithm == plan.choice.algorithm else f", with {answer.algorithm}"
     what = "samples/s" if plan.timing_only else "time"
+    change = _change(gain, what) + other
+    if LITTLE <= abs(gain - 1) < _chance(answer, plan):
+        change += "; that may be chance"
     if kind == "drop":
-        return _dropped(rest, gain, other, what, fleet)
+        return _dropped(rest, gain, change, fleet)
     subject = {
         "add": lambda: f"{rest.rpartition(':')[2]} more of {rest.rpartition(':')[0]}",
         "network": lambda: f"{_times_text(rest)} the network",
@@ -84,22 +87,28 @@ def _answer(name: str, answer: WhatIf, plan: Plan, fleet: Fleet) -> str:
         "latency": lambda: f"{_times_text(rest)} the latency",
     }[kind]()
     subject = subject[0].upper() + subject[1:]
-    if abs(gain - 1) < LITTLE:
-        return f"{subject}: no change worth it ({_change(gain, what)}{other})."
-    return f"{subject}: {_change(gain, what)}{other}."
+    return f"{subject}: not worth it ({change})." if abs(gain - 1) < LITTLE else f"{subject}: {change}."
 
 
-def _dropped(name: str, gain: float, other: str, what: str, fleet: Fleet) -> str:
+def _chance(answer: WhatIf, plan: Plan) -> float:
+    """How far apart two means over seeds may be by chance: a standard error of their difference, as a share."""
+    first, num = chosen_row(plan), plan.settings.get("seeds")
+    if not first.time_to_target or first.spread is None or answer.spread is None or not isinstance(num, int):
+        return 0.0
+    return math.sqrt((first.spread**2 + answer.spread**2) / num) / first.time_to_target
+
+
+def _dropped(name: str, gain: float, change: str, fleet: Fleet) -> str:
     try:
         count = num_workers(fleet, name)
     except KeyError:  # a name that stands for several classes
         count = 0
     machines = f"{name} ({count} {'machine' if count == 1 else 'machines'})" if count else name
     if gain > 1 + LITTLE:
-        return f"Leave out {machines}: without, {_change(gain, what)}{other}."
+        return f"Leave out {machines}: without, {change}."
     if gain > 1 - LITTLE:
-        return f"{machines} may stay or go: without, {_change(gain, what)}{other}."
-    return f"Keep {machines}: without, {_change(gain, what)}{other}."
+        return f"{machines} may stay or go: without, {change}."
+    return f"Keep {machines}: without, {change}."
 
 
 def _change(gain: float, what: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import End, Evaluation, Event, Run
@@ -73,6 +73,10 @@ class Summary:
     """Of a run that ended early: the code of its error, as in `diverged` or `interrupted`."""
     target_loss: float | None = None
     """Where a loss is to be reached and not an accuracy."""
+    budget: int | None = None
+    """The samples that the run was to learn from, if that was said."""
+    worker_samples: dict[str, int] = field(default_factory=dict)
+    """Of each worker, the samples that it computed."""
 
     def as_dict(self) -> dict[str, object]:
         """Everything, ready for JSON."""
@@ -125,7 +129,7 @@ class SummaryBuilder:
             samples=sums.samples,
             updates=sums.updates,
             samples_per_s=rate,
-            share_of_limit=rate / sums.limit_samples_per_s if rate else 0.0,
+            share_of_limit=rate / sums.limit_samples_per_s if rate and sums.limit_samples_per_s else 0.0,
             limit_samples_per_s=sums.limit_samples_per_s,
             accuracy=None if last is None else last.accuracy,
             best_accuracy=self._best_accuracy,
@@ -139,6 +143,8 @@ class SummaryBuilder:
             spread=None if sums.spread_mean is None else Spread(sums.spread_mean, sums.spread_max or 0.0),
             code=end.code,
             target_loss=run.target_loss,
+            budget=run.samples,
+            worker_samples={name: tally.samples for name, tally in sums.workers.items()},
         )
 
     def _note(self, event: Evaluation) -> None:

@@ -13,7 +13,7 @@ from ownpace.algorithms import ALGORITHMS, DEFAULT
 from ownpace.core.choices import OPTIMIZERS, Evaluate, OnFailure, Precision, Sampling
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.schedule import Schedule, ScheduleShape
+from ownpace.core.learning.schedule import ScheduleShape
 from ownpace.core.own_code import absolute
 from ownpace.core.settings import not_negative, positive, values_of
 from ownpace.core.whole_file import write_text
@@ -23,13 +23,11 @@ from ownpace.run.help import FAIL, LEARN, RUN, STOP, WRITE, Help
 from ownpace.tasks import TASKS
 
 if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help` must not wait
-    from ownpace.core.learning.optimizer import Build, OptimizerSpec
+    from ownpace.core.learning.optimizer import Build
     from ownpace.core.learning.task import Task
     from ownpace.engines import Job
 
 CONFIG = "config.json"
-DEFAULT_EPOCHS = 20
-MOST_SAMPLES = 10**15
 Engine = Literal["virtual", "process"]
 
 
@@ -47,7 +45,9 @@ class Config:
     To add an option to all of these, add a field here.
     """
 
-    algorithm: Annotated[str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, or my.py:Class.", RUN)] = DEFAULT
+    algorithm: Annotated[
+        str | Algorithm, Help(f"How to train: {_names(ALGORITHMS)}, my.py:Class, or auto: choose for me.", RUN)
+    ] = DEFAULT
     parameters: Annotated[
         Mapping[str, object], Help("Parameters of the algorithm.", RUN, "-p/--parameter", "NAME=VALUE")
     ] = field(default_factory=dict)
@@ -82,14 +82,16 @@ class Config:
     batch_size: Annotated[int, Help("Samples of each worker per update.", LEARN)] = 32
     micro_batch: Annotated[int | None, Help("Samples per gradient computation at most (default: all).", LEARN)] = None
     optimizer: Annotated[str | Build, Help(f"The optimizer: {_names(OPTIMIZERS)}.", LEARN)] = "sgd"
-    lr: Annotated[float, Help("Learning rate.", LEARN)] = 0.05
-    momentum: Annotated[float, Help("Momentum (sgd, rmsprop).", LEARN)] = 0.0
+    lr: Annotated[float | None, Help("Learning rate (default: the task's; other optimizers' own).", LEARN)] = None
+    momentum: Annotated[float | None, Help("Momentum (sgd, rmsprop; default: the task's, for sgd).", LEARN)] = None
     nesterov: Annotated[bool, Help("Nesterov's momentum (sgd).", LEARN)] = False
     weight_decay: Annotated[float, Help("Weight decay.", LEARN)] = 0.0
     clip_norm: Annotated[
         float | None, Help("Shorten the gradient of each optimizer step to this length (default: never).", LEARN)
     ] = None
-    schedule: Annotated[ScheduleShape, Help("How the learning rate changes over the samples.", LEARN)] = "constant"
+    schedule: Annotated[
+        ScheduleShape | None, Help("How the learning rate changes over the samples (default: the task's).", LEARN)
+    ] = None
     warmup_samples: Annotated[int, Help("Raise the learning rate linearly over this many samples.", LEARN)] = 0
     sampling: Annotated[
         Sampling,
@@ -98,7 +100,7 @@ class Config:
 
     samples: Annotated[int | None, Help("Stop after this many samples.", STOP)] = None
     epochs: Annotated[
-        float | None, Help(f"Stop after this many epochs (default: {DEFAULT_EPOCHS}, if nothing else ends it).", STOP)
+        float | None, Help("Stop after this many epochs (default: the task's, if nothing else ends it).", STOP)
     ] = None
     seconds: Annotated[float | None, Help("Stop after this many seconds of the engine's clock.", STOP)] = None
     target: Annotated[
@@ -198,6 +200,7 @@ class Config:
             InputError: A name is unknown or a value cannot be used.
         """
         from ownpace.engines import Job
+        from ownpace.run.learning import num_samples, optimizer_spec
         from ownpace.run.names import algorithm_of, label, task_of
 
         if self.log_files and out is None:
@@ -207,14 +210,15 @@ class Config:
         not_negative(checkpoint_every=self.checkpoint_every)
         positive(checkpoints_kept=self.checkpoints_kept)
         same: dict[str, Any] = {name: getattr(self, name) for name in shared_with_job()}
+        samples = num_samples(self, task)
         same["checkpoint_every"] = self.checkpoint_every or None  # with 0, nobody takes checkpoints
         return Job(
             **same,
             algorithm=algorithm_of(self.algorithm, self.parameters),
             task=task,
             fleet=fleet,
-            optimizer=self._optimizer(),
-            samples=self._num_samples(task),
+            optimizer=optimizer_spec(self, task, samples),
+            samples=samples,
             labels={
                 "algorithm": label(self.algorithm),
                 "task": label(self.task),
@@ -231,6 +235,8 @@ class Config:
         optimizer = absolute(self.optimizer)
         # The job has turned epochs into samples, and a file with both would be refused when it is read.
         epochs = self.epochs if job.samples is None else None
+        learning = job.optimizer
+        named |= {"lr": learning.lr, "momentum": learning.momentum, "schedule": learning.schedule.shape}
         named |= {"engine": self.engine_name, "fleet": job.fleet, "samples": job.samples, "epochs": epochs}
         return replace(self, optimizer=optimizer, **named)
 
@@ -240,38 +246,6 @@ class Config:
         from ownpace.engines import num_ranks
 
         return self.engine or ("virtual" if num_ranks() is None else "process")
-
-    def _optimizer(self) -> OptimizerSpec:
-        from ownpace.core.learning.optimizer import OptimizerSpec
-        from ownpace.run.names import optimizer_of
-
-        optimizer = optimizer_of(self.optimizer)
-        return OptimizerSpec(
-            name=optimizer if isinstance(optimizer, str) else "sgd",
-            custom=None if isinstance(optimizer, str) else optimizer,
-            lr=self.lr,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            clip_norm=self.clip_norm,
-            schedule=Schedule(shape=self.schedule, warmup_samples=self.warmup_samples),
-        )
-
-    def _num_samples(self, task: Task) -> int | None:
-        from ownpace.core.learning.dataset_samples import as_samples
-
-        if self.samples is not None and self.epochs is not None:
-            raise InputError(f"samples is {self.samples} and epochs is {self.epochs}; give one of them")
-        # Here and not in Job, which knows samples only.
-        positive(epochs=self.epochs)
-        if self.samples is not None or (self.epochs is None and self.seconds is not None):
-            return self.samples
-        epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
-        # Bounded before rounding: the product may be infinite, which cannot be rounded.
-        samples = round(min(epochs * len(as_samples(task.train_samples(), "train_samples()")), MOST_SAMPLES))
-        if not 0 < samples < MOST_SAMPLES:
-            raise InputError(f"epochs is {epochs}, which makes {samples:,} samples; choose another number")
-        return samples
 
 
 def help_of(name: str) -> Help:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ownpace.core.contract.errors import InputError, listed
+from ownpace.core.learning.defaults import Defaults
 from ownpace.core.learning.out_of_memory import enough_memory
 from ownpace.core.learning.task import Samples, Task, TensorSamples
 from ownpace.core.settings import not_negative, positive
@@ -36,6 +37,7 @@ class Svmlight(Task):
     l2: float = 1e-4
     """λ: λ/2·‖w‖² is added to the loss; the bias is left out."""
     models: ClassVar = ("logistic", "svm")
+    defaults: ClassVar = Defaults(lr=0.2, epochs=5)
 
     def __post_init__(self) -> None:
         not_negative(l2=self.l2)
@@ -146,6 +148,7 @@ class Quadratic(Task):
     num_samples: int = 1000
     model_name: Literal["point"] = "point"
     models: ClassVar = ("point",)
+    defaults: ClassVar = Defaults(lr=0.1, target_loss=2.1)
 
     def __post_init__(self) -> None:
         positive(dimensions=self.dimensions, curvature=self.curvature, num_samples=self.num_samples)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.learning.defaults import Defaults
 from ownpace.core.learning.task import Samples, Task, TensorSamples
 from ownpace.core.settings import at_most, not_negative
 from ownpace.tasks.byte_images import ByteImages, CroppedImages
@@ -89,6 +90,8 @@ class Digits(ImageTask):
     model_name: str = "mlp"
     models: ClassVar = ("mlp", "logistic", "lenet")
     shape: ClassVar = (1, 8, 8)
+    # Without momentum: gradients that come late learn with it at small rates only.
+    defaults: ClassVar = Defaults(lr=0.2, epochs=40, target=0.95)
     num_images: ClassVar = 1797
     num_test: ClassVar = 360
 

@@ -71,7 +71,7 @@ def test_it_says_who_is_slow_and_why_within_80_columns() -> None:
         "old is 5.6 times slower than new: each sample takes 4.0 times as long and its batches take unevenly long.",
         "lazy is 3.5 times slower than new: each batch begins with 20 ms, 20 ms more.",
         "lazy: 71% of a batch's time is spent on beginning it; batches of 64 would give 1,778 samples/s.",
-        "old: 30% of a sample's time is spent on reading it.",
+        "old: 21% of a batch's time is spent on reading its samples.",
         "jitter 0.50",
         "A sum of the gradient (20 kB) takes 6 ms, 0.75 times a batch of new",
         "The network counts",

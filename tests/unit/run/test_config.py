@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -13,11 +14,13 @@ import torch
 from ownpace.algorithms.stale import StaleSgd
 from ownpace.algorithms.sync import SyncSgd
 from ownpace.core.contract.errors import InputError
+from ownpace.core.learning.defaults import Defaults
 from ownpace.engines import ENGINES, Job
 from ownpace.run import Config
 from ownpace.run.config import Engine, help_of, shared_with_job
 from ownpace.run.fields import types_of
 from ownpace.tasks import Digits, Quadratic
+from ownpace.testing.blobs import Blobs
 
 
 def test_every_field_has_its_help_in_one_sentence():
@@ -52,7 +55,6 @@ def test_everything_that_decides_a_run_reaches_its_job():
         "eval_every": 99,
         "seed": 7,
         "sampling": "iid",
-        "timing_only": True,
         "detail": False,
         "precision": "bfloat16",
     }
@@ -73,6 +75,27 @@ def test_everything_that_decides_a_run_reaches_its_job():
         "cosine",
     )
     assert job.labels == {"algorithm": "stale", "task": "quadratic", "model": "point"}
+    assert Config(timing_only=True).job().timing_only
+
+
+class Known(Blobs):
+    defaults = Defaults(lr=0.3, momentum=0.7, schedule="cosine", epochs=3)
+
+
+def test_a_task_says_how_it_is_learnt_unless_the_description_does():
+    def learnt(**given: Any) -> tuple[object, ...]:
+        config = Config(task=Known(), **given)
+        job = config.job()
+        used = config.resolved(job)
+        how = (job.optimizer.lr, job.optimizer.momentum, job.optimizer.schedule.shape, job.samples)
+        assert (used.lr, used.momentum, used.schedule, used.samples) == how  # what a file records
+        return how
+
+    assert learnt() == (0.3, 0.7, "cosine", 1200)
+    assert learnt(lr=0.1, momentum=0.0, schedule="linear", epochs=1) == (0.1, 0.0, "linear", 400)
+    assert learnt(seconds=1.0) == (0.3, 0.7, "constant", None)  # a schedule needs an end
+    assert learnt(optimizer="adam") == (0.001, 0.0, "cosine", 1200)
+    assert learnt(optimizer=partial(torch.optim.SGD, lr=1.0))[1:3] == (0.0, "constant")
 
 
 def test_log_files_go_into_the_runs_folder():

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.dataset_samples import Data, as_samples
+from ownpace.core.learning.defaults import Defaults
 from ownpace.core.learning.samples import Samples, TensorSamples
 
 __all__ = ["Data", "Samples", "Score", "Task", "TensorSamples"]
@@ -47,6 +48,8 @@ class Task(ABC):
 
     models: ClassVar[tuple[str, ...]] = ()
     """The names of the models to choose from, the default first. Empty: there is one model, and it needs no name."""
+    defaults: ClassVar[Defaults] = Defaults()
+    """What a run takes where its description says nothing."""
     # Without a value: a subclass may declare it as a dataclass field, and would inherit the value as its default.
     model_name: str
     """The chosen one, where there is a choice."""

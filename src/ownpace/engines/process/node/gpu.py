@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -90,20 +89,6 @@ class Lead:
             # Not without an end: what took longer was a wait for others.
             self.seconds = min(_MOST_LEAD_S, max(_LEAST_LEAD_S, _RESERVE * took, _FORGET * self.seconds))
             self._since_s = None
-
-
-class QueuedPass:
-    """A backward pass that a GPU may still be making: `on_end` looks at what is so at its end."""
-
-    def __init__(self, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
-        self._end = torch.cuda.Event(blocking=True)
-        self._end.record()
-
-    def finish(self) -> None:
-        """Wait for its end."""
-        self._end.synchronize()
-        self._on_end()
 
 
 class Stopwatch:

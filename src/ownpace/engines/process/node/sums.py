@@ -13,7 +13,6 @@ from ownpace.core.contract.errors import MachineDied
 from ownpace.core.contract.values import NO_NOTES, Gradient, Group, Notes
 from ownpace.core.learning.layer_work import LayerBucket
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.gpu import QueuedPass
 from ownpace.engines.process.node.inbox import TICK_S, Inbox
 from ownpace.engines.process.node.receiving import taken
 from ownpace.engines.process.talk.channels import Work, finish
@@ -87,9 +86,7 @@ class NodeSums:
                 settings=mine,
             )  # fmt: skip
         # Who has nothing to sum early says nothing about how long sums take.
-        through, collectives.through = collectives.through, 1.0
-        if sender is not None and buffer.device.type == "cpu":
-            sender.note()
+        through = 1.0 if sender is None else sender.through()
         header = collectives.header(gradient, stop, now, mine if collectives.channels.member == 0 else (), through)
         # Buckets that left during the backward pass are not sent again.
         works = collectives.all_reduce(header, buffer, {} if sender is None else sender.works)
@@ -98,7 +95,6 @@ class NodeSums:
         return ProcessSum(
             self, "all-reduce", collectives, [work for each in works.values() for work in each], summed, values, now,
             gradient.notes, False, settings=mine, by_bucket=works,
-            backward_pass=None if sender is None or buffer.device.type == "cpu" else QueuedPass(sender.note),
         )  # fmt: skip
 
     def reduce(self, body: Gradient | Tensor | None, root: int, group: Group) -> ProcessSum:
@@ -184,8 +180,6 @@ class ProcessSum:
     """The one member that gets the result of a reduce."""
     by_bucket: Works = field(default_factory=dict)
     """What brings each bucket of layers, where it comes so."""
-    backward_pass: QueuedPass | None = None
-    """The one during which it left, of a GPU."""
     _said: Said | None = None
 
     @property
@@ -275,8 +269,6 @@ class ProcessSum:
 
     def begin(self) -> Gradient:
         """Wait for what goes with the sum, which comes with its lowest layers; the numbers are not all there."""
-        if self.backward_pass is not None:
-            self.backward_pass.finish()
         said = self._collectives.read(self._wait(self._collectives.header_of(self.by_bucket)), self._noted)
         self._collectives.learn(said)
         self._said = said

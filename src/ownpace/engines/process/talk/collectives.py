@@ -41,10 +41,6 @@ class GroupCollectives:
         self.order: Sequence[int] = range(len(buckets))
         """In which buckets leave, by their numbers; the same on all members."""
         self._sum_order: SumOrder | None = None
-        self._order_before: Sequence[int] = self.order
-        self.through = 1.0
-        """How much of the latest sum was over when its backward pass was. Told with the next one: on a GPU it is not
-        known before."""
         self._like = like
         self._header = header
         self._spare = SpareMemory(header.size + layout.size, like)
@@ -121,10 +117,10 @@ class GroupCollectives:
             self._sum_order = SumOrder(ready, [bucket.stop - bucket.start for bucket in self.buckets])
 
     def learn(self, said: Said) -> None:
-        """Learn from what was said with a sum, of the one before; all members must do so before the next."""
+        """Learn from a sum, which all members must do before the next."""
         if self._sum_order is not None:
-            self._sum_order.learn(said.through, self._order_before)
-            self._order_before, self.order = self.order, self._sum_order.order
+            self._sum_order.learn(said.through)
+            self.order = self._sum_order.order
 
     @property
     def lowest(self) -> int:
@@ -187,8 +183,11 @@ class BucketSender:
                 self._keep_pace(bucket)
             self.works[number] = collectives.launch(self._buffer, number)
 
-    def note(self) -> None:
-        """Note how much of the vector has been summed: the backward pass is over."""
+    def through(self) -> float:
+        """How much of the vector has been summed already."""
+        # Of a GPU, Python has only queued the backward pass: what is over by now says nothing about the time it takes.
+        if self._buffer.device.type != "cpu":
+            return 1.0
         buckets = self._collectives.buckets
         done = [n for n, works in self.works.items() if all(work.is_completed() for work in works)]
-        self._collectives.through = sum(buckets[n].stop - buckets[n].start for n in done) / buckets[0].stop
+        return sum(buckets[n].stop - buckets[n].start for n in done) / buckets[0].stop
