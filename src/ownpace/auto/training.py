@@ -102,16 +102,17 @@ def _planned(config: Config, fleet: Fleet, say: Callable[[str], None]) -> Chosen
 def _with_auto(train: Callable[P, Result]) -> Callable[P, Result]:
     @wraps(train)
     def trained(*args: P.args, **fields: P.kwargs) -> Result:
-        if fields.get("algorithm") != AUTO or args:
+        given: dict[str, object] = {**({"algorithm": args[0]} if args else {}), **fields}  # it needs no name
+        if given.get("algorithm") != AUTO or len(args) > 1:
             return train(*args, **fields)
-        refuse_resuming(fields.get("resume"))
-        check_out(fields.get("out"), overwrite=bool(fields.get("overwrite")))
-        chosen = choose(_config(fields), _say)
+        refuse_resuming(given.get("resume"))
+        check_out(given.get("out"), overwrite=bool(given.get("overwrite")))
+        chosen = choose(_config(given), _say)
         instead: dict[str, object] = {"algorithm": chosen.algorithm, "parameters": dict(chosen.parameters)}
         if "lr" not in fields and chosen.lr is not None:
             instead["lr"] = chosen.lr
         again: Callable[..., Result] = train
-        return again(**{**fields, **instead})
+        return again(**{**given, **instead})
 
     return trained
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from ownpace.fleet import Fleet, Machine, Network
@@ -40,12 +40,14 @@ def command_for(config: Config, algorithm: str, parameters: Mapping[str, object]
     return shlex.join(words)
 
 
-def fleet_text(fleet: str | Fleet | None) -> str:
+def fleet_text(fleet: str | Fleet | Sequence[float] | None) -> str:
     """What --fleet takes for it; a fleet that only a file can describe has to be written to one first."""
     if isinstance(fleet, str):
         return fleet
     if fleet is None:
         return "4,2,1,1"
+    if not isinstance(fleet, Fleet):
+        return ",".join(map(str, fleet))
     plain = [Machine(samples_per_s=machine.samples_per_s, count=machine.count) for machine in fleet.machine]
     simple = fleet.network == Network() and not fleet.server and not fleet.fault
     if simple and list(fleet.machine) == plain and all(machine.samples_per_s for machine in plain):

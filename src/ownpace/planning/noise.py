@@ -60,12 +60,12 @@ def measured_noise(task: Task, model: Mapping[str, Tensor], batch_size: int, *, 
     flat.module.load_state_dict(dict(model))
     flat.module.train()
     train = TrainingSamples(task.train_samples(), seed)
-    each = max(1, min(batch_size, len(task.train_samples()) // _NUM_BATCHES))
-    num = min(_NUM_BATCHES, len(task.train_samples()) // each, _MOST_BYTES // (4 * max(1, flat.layout.size)))
+    each = max(1, min(batch_size, len(train) // _NUM_BATCHES))
+    num = min(_NUM_BATCHES, len(train) // each, _MOST_BYTES // (4 * max(1, flat.layout.size)))
     if num < 2:
         return None
     # Without replacement: the batches are different samples.
-    order = torch.randperm(len(task.train_samples()), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
     rows = []
     for index in range(num):
         total, _ = flat.gradient(*train.pick(order[index * each : (index + 1) * each]))
