@@ -95,8 +95,7 @@ def _planned(config: Config, fleet: Fleet, say: Callable[[str], None]) -> Chosen
     base = replace(config, algorithm="sync", engine="virtual", fleet=fleet, device="cpu", cuda_graphs=False)
     made = plan(base, fleet, what_if=(), seconds=PLANNING_S).choice
     chosen = Chosen(made.algorithm, made.parameters, made.lr, made.why)
-    rate = "" if chosen.lr is None else f", lr {chosen.lr:g}"
-    say(f"auto: {chosen.algorithm}{rate}; {chosen.why}")
+    say(f"auto: {chosen.why or chosen.algorithm}")
     return chosen
 
 

@@ -20,6 +20,7 @@ from ownpace.run import Config
 ENOUGH_UPDATES = 8
 """A speed is measured over so many updates, at least, if they do not take too long."""
 MOST_LENGTHENED = 4
+MANY_WORKERS = 100
 ALIKE = 0.2
 """Updates whose sizes differ by less than this share are taken to teach the same."""
 FINALISTS = 2
@@ -30,12 +31,14 @@ PART_OF_THE_WAY = 0.97
 
 def timed(base: Config, candidate: Candidate, num_workers: int) -> Asks[Timing]:
     """How fast an algorithm is, by simulating time alone."""
-    samples = 16 * num_workers * base.batch_size
+    # Of very many workers, each update takes seconds to simulate, and chance averages out sooner.
+    many = num_workers > MANY_WORKERS
+    samples = (6 if many else 16) * num_workers * base.batch_size
     for _ in range(MOST_LENGTHENED):
         changes = {**_algorithm(candidate), "samples": samples, "timing_only": True, "detail": True}
         (tried,) = yield [Trial(base, changes)]
         # Nobody shows its speed in two or three updates, as the first ones are unlike the others.
-        if tried.timing.updates >= ENOUGH_UPDATES or tried.reason != "finished":
+        if tried.timing.updates >= (ENOUGH_UPDATES // 2 if many else ENOUGH_UPDATES) or tried.reason != "finished":
             break
         samples *= 3
     return tried.timing

@@ -9,6 +9,8 @@ event_log     its events on their way to the disk
 checkpoints   its checkpoints, and who writes them
 resume        which checkpoint a run goes on from, and what may change
 resumed_folder  the files of a run that goes on
+opened        runs of the past, for reports; `listing` of all there are, `following` of one that is going on
+hooks         whoever listens to a run while it goes on
 recording     what becomes of events and checkpoints as they come
 execution     the description carried out: `execute`
 result        what came out (`history`: how it went), and of several algorithms: `comparison`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Contribution
@@ -43,7 +44,14 @@ def divide(total: int, shares: Sequence[float]) -> list[int]:
     >>> divide(10, [4, 2, 1, 1])
     [5, 3, 1, 1]
     """
-    exact = [total * share / sum(shares) for share in shares]
+    # All workers of a fleet divide alike: in virtual time, one of a thousand does it for all of them.
+    return list(_divided(total, tuple(shares)))
+
+
+@lru_cache(maxsize=16)
+def _divided(total: int, shares: tuple[float, ...]) -> tuple[int, ...]:
+    all_shares = sum(shares)
+    exact = [total * share / all_shares for share in shares]
     # Rounded down, then the largest remainders up: the sizes add up to `total` exactly.
     sizes = [int(size) for size in exact]
     by_remainder = sorted(range(len(shares)), key=lambda i: (sizes[i] - exact[i], i))
@@ -54,7 +62,7 @@ def divide(total: int, shares: Sequence[float]) -> list[int]:
         if sizes[largest] > 1:
             sizes[largest] -= 1
             sizes[i] = 1
-    return sizes
+    return tuple(sizes)
 
 
 def check_smoothing(smoothing: float) -> None:
