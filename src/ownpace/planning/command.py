@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from ownpace.fleet import Fleet, Machine, Network
 from ownpace.run import Config
 from ownpace.run.config import help_of
 
-_OF_THE_CHOICE = ("algorithm", "parameters", "lr", "fleet", "target", "seed", "timing_only", "engine", "detail")
+_OF_THE_CHOICE = (
+    "algorithm",
+    "parameters",
+    "lr",
+    "fleet",
+    "target",
+    "target_loss",
+    "seed",
+    "timing_only",
+    "engine",
+    "detail",
+)
 _PACE = 1000.0
 """Samples/s of the pace 1 in `4,2,1,1`."""
 FILE = "fleet.toml"
@@ -37,15 +48,19 @@ def command_for(config: Config, algorithm: str, parameters: Mapping[str, object]
         words += ["--lr", f"{lr:g}"]
     if config.target is not None:
         words += ["--target", f"{config.target:g}"]
+    if config.target_loss is not None:
+        words += ["--target-loss", f"{config.target_loss:g}"]
     return shlex.join(words)
 
 
-def fleet_text(fleet: str | Fleet | None) -> str:
+def fleet_text(fleet: str | Fleet | Sequence[float] | None) -> str:
     """What --fleet takes for it; a fleet that only a file can describe has to be written to one first."""
     if isinstance(fleet, str):
         return fleet
     if fleet is None:
         return "4,2,1,1"
+    if not isinstance(fleet, Fleet):
+        return ",".join(f"{pace:g}" for pace in fleet)
     plain = [Machine(samples_per_s=machine.samples_per_s, count=machine.count) for machine in fleet.machine]
     simple = fleet.network == Network() and not fleet.server and not fleet.fault
     if simple and list(fleet.machine) == plain and all(machine.samples_per_s for machine in plain):
