@@ -9,7 +9,7 @@ import pytest
 from ownpace.run import Config
 from ownpace.run.config import help_of
 
-COMMANDS = ["", "train", "compare", "list"]
+COMMANDS = ["", "train", "compare", "plan", "list"]
 
 
 def words_of(text: str) -> str:

@@ -85,7 +85,7 @@ def plan(
     For example; and with machines that were measured, and questions of your own:
 
       ownpace plan --fleet 4,2,1,1
-      ownpace plan --fleet fleet.toml --task mnist --what-if drop:old --what-if add:new:2
+      ownpace plan --fleet fleet.toml --what-if drop:old --what-if add:new:2
 
     Each algorithm is simulated on the fleet, and learns with real gradients at its own best learning rate.
     """

@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
+from ownpace.core.learning.task import Task
 from ownpace.fleet import Fleet, Machine, Network
 from ownpace.run import Config
 from ownpace.run.config import help_of
+from ownpace.run.names import CannotBeNamedError, label, name_of
 
 _OF_THE_CHOICE = (
     "algorithm",
@@ -32,6 +34,8 @@ def command_for(config: Config, algorithm: str, parameters: Mapping[str, object]
     words = ["ownpace", "train", "--algorithm", algorithm]
     words += _repeated("-p", parameters)
     words += ["--fleet", fleet_text(config.fleet)]
+    if isinstance(config.task, Task):
+        words += ["--task", _named(config.task)]
     defaults = Config()
     for field in fields(Config):
         value = getattr(config, field.name)
@@ -68,6 +72,14 @@ def fleet_text(fleet: str | Fleet | Sequence[float] | None) -> str:
         if len(paces) <= 32:
             return ",".join(paces)
     return FILE
+
+
+def _named(task: Task) -> str:
+    """What --task takes for a task that was made in Python: where its class is, as far as that is known."""
+    try:
+        return name_of(type(task))
+    except CannotBeNamedError:
+        return f"my.py:{label(task)}"
 
 
 def _repeated(option: str, values: Mapping[str, object]) -> list[str]:
