@@ -33,7 +33,7 @@ def test_killed_by_the_system_it_goes_on_as_if_nothing_had_been(ownpace, tmp_pat
         process.send_signal(signal.SIGKILL)
     code, out, _ = ownpace("show killed")
     assert code == 0
-    assert "killed: pace on quadratic, 2 workers, engine virtual" in out
+    assert "killed: stride on quadratic, 2 workers, engine virtual" in out
     assert "of 1,000,000,000 or later, without a last record: still running, or cut off" in out
     assert out.count("MB): whole") == 2
     assert "go on with: ownpace train --resume killed" in out
