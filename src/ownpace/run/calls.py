@@ -205,13 +205,17 @@ def _compared(
     return Comparison(tuple(results))
 
 
-def open_run(folder: str | Path) -> Result:
+def open_run(folder: str | Path, task: Task | None = None) -> Result:
     """What came out of a run of the past, from its folder.
+
+    Args:
+        folder: That of the run.
+        task: Whose model the weights belong to, where its description cannot say that: a class of a script's own.
 
     Raises:
         InputError: The folder holds no run that has ended.
     """
-    return load_result(Path(folder))
+    return load_result(Path(folder), task)
 
 
 def _check_names(

@@ -122,6 +122,10 @@ def test_a_run_of_the_past_is_the_same_result(tmp_path):
     assert list(again.history) == list(made.history)
     assert str(again.model.state_dict()) == str(made.model.state_dict())
     assert isinstance(next(again.events), Run)
+    own = ownpace.train("sync", **SMALL, out=tmp_path / "own")
+    # Blobs can be imported, so its model can be made again; any other task that has such a model will do as well.
+    for opened in (ownpace.open_run(tmp_path / "own"), ownpace.open_run(tmp_path / "own", task=Blobs())):
+        assert str(opened.model.state_dict()) == str(own.model.state_dict())
     with pytest.raises(InputError, match="there is no event file"):
         ownpace.open_run(tmp_path)
     lines = (tmp_path / "run" / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
