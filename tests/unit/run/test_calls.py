@@ -172,8 +172,9 @@ def test_comparisons_that_cannot_be_made_are_refused_before_anything_runs(given,
 
 
 def test_one_that_diverges_is_among_the_results():
-    made = ownpace.compare(["sync"], task="quadratic", fleet=[2, 1], epochs=4, lr=1e12)
-    assert made.results["sync"].error is not None
+    made = ownpace.compare("sync, async", task="quadratic", fleet=[2, 1], epochs=4, lr=1e12)
+    assert all(run.error is not None for run in made.results.values())
+    assert list(made.results) == ["sync", "async"]
 
 
 def test_figures_are_in_memory_and_in_files(tmp_path):
