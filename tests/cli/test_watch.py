@@ -33,7 +33,7 @@ def test_watching_ends_with_the_run(ownpace, trained, tmp_path, monkeypatch):
     assert code == 0
     assert out.startswith("r/first: 100%")
     assert "samples/s" in out
-    assert "pace" in out.splitlines()[-1]
+    assert "stride" in out.splitlines()[-1]
     # One that goes on: its last line comes while it is watched.
     events = tmp_path / "r/first/events.jsonl"
     text = events.read_text()
@@ -120,7 +120,7 @@ def test_runs_are_listed_with_what_became_of_them(ownpace, trained, tmp_path, mo
     head, _, *rows = out.splitlines()
     assert head.split() == ["run", "algorithm", "task", "fleet", "result", "state", "when"]
     assert [row.split()[:4] for row in rows] == [
-        ["first", "pace", "quadratic", "4,2,1,1"],
+        ["first", "stride", "quadratic", "4,2,1,1"],
         ["deep/second", "sync", "quadratic", "2,1"],
     ]
     assert "finished" in rows[0]

@@ -70,7 +70,8 @@ def budget_for(
         seconds: What the plan may take.
         num_processes: How many there are to share the work.
     """
-    num_train, num_test = len(as_samples(task.train_samples())), min(MOST_TESTED, len(as_samples(task.test_samples())))
+    num_train = len(as_samples(task.train_samples()))
+    num_test = min(MOST_TESTED, len(as_samples(task.test_samples())))
     sample_s = min(each.cpu_s / max(1, each.points[-1].samples if each.points else 1) for each in tried)
     available_s = USED * num_processes * (USUAL_S if seconds is None else seconds)
     affordable = available_s / sample_s / (RUNS_EACH * num_searches)

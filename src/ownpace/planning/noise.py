@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.learning.augmented import TrainingSamples
+from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.task import Task
 
@@ -60,12 +61,13 @@ def measured_noise(task: Task, model: Mapping[str, Tensor], batch_size: int, *, 
     flat.module.load_state_dict(dict(model))
     flat.module.train()
     train = TrainingSamples(task.train_samples(), seed)
-    each = max(1, min(batch_size, len(train) // _NUM_BATCHES))
-    num = min(_NUM_BATCHES, len(train) // each, _MOST_BYTES // (4 * max(1, flat.layout.size)))
+    num_train = len(as_samples(task.train_samples()))
+    each = max(1, min(batch_size, num_train // _NUM_BATCHES))
+    num = min(_NUM_BATCHES, num_train // each, _MOST_BYTES // (4 * max(1, flat.layout.size)))
     if num < 2:
         return None
     # Without replacement: the batches are different samples.
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(num_train, generator=torch.Generator().manual_seed(seed))
     rows = []
     for index in range(num):
         total, _ = flat.gradient(*train.pick(order[index * each : (index + 1) * each]))

@@ -157,7 +157,8 @@ class _Planner:
             known.uncertain.append(budget.why)
             return
         known.pilot, known.budget = first, budget
-        terms = Terms(known.config.target, budget.samples, None, self._seeds, num_test=budget.num_test, noise=True)
+        level, by_loss = self._wanted()
+        terms = Terms(level, budget.samples, None, self._seeds, budget.num_test, by_loss=by_loss, noise=True)
         total = budget.runs_each * (2 + len(others))
         pilot = self._search_first(pool, first, terms, total)
         if pilot is None or pilot.level is None or pilot.mean_s is None:
@@ -217,7 +218,8 @@ class _Planner:
             limit_s = GIVEN_UP_ELSEWHERE * first.time_to_target
             now = len(known.fleet.workers)
             num_test = known.budget.num_test
-            terms = Terms(known.level, 2 * samples, limit_s, self._seeds, num_test=num_test, num_workers=now)
+            by_loss = self._wanted()[1]
+            terms = Terms(known.level, 2 * samples, limit_s, self._seeds, num_test, num_workers=now, by_loss=by_loss)
         searches = {}
         for other in self._others:
             num, now = len(other.fleet.workers), len(known.fleet.workers)
@@ -242,6 +244,13 @@ class _Planner:
         tried = self._drive("learning rates", {"": _asked(trials)}, pool, len(trials))[""]
         config, timing = self.known.config, self.known.timings[first]
         return budget_for(config, self._job_task, tried, timing, 1 + len(others), self._seconds, pool.num)
+
+    def _wanted(self) -> tuple[float | None, bool]:
+        """The target that was asked for, or the task's own, as a score; and whether that is a loss."""
+        config, usual = self.known.config, self._job_task.defaults
+        if config.target is None and config.target_loss is None:
+            return (usual.target, False) if usual.target_loss is None else (-usual.target_loss, True)
+        return (config.target, False) if config.target_loss is None else (-config.target_loss, True)
 
     def _first_grid(self) -> list[float]:
         if not isinstance(self.base.optimizer, str):

@@ -99,6 +99,7 @@ class Processes:
             "changes": dict(trial.changes),
             "level": trial.level,
             "num_test": trial.num_test,
+            "by_loss": trial.by_loss,
             "noise": trial.noise,
         }
         return self._threads.submit(self._ask, json.dumps(request))

@@ -30,7 +30,7 @@ def main() -> None:
 def _answer(line: str) -> str:
     request = json.loads(line)
     base = _load(request["base"])
-    trial = Trial(base, request["changes"], request["level"], request["num_test"], request["noise"])
+    trial = Trial(base, **{name: value for name, value in request.items() if name != "base"})
     try:
         return json.dumps(try_out(trial).to_json())
     except InputError as error:

@@ -113,7 +113,11 @@ def finished_plan(known: Known, seconds: float) -> Plan:
     if timing_only:
         chosen = best_by_speed({row.algorithm: row.timing for row in ranking})
         first = next(row for row in ranking if row.algorithm == chosen)
-    config = known.config if known.level is None else replace(known.config, target=_as_target(known))
+    config = known.config
+    if known.level is not None:
+        by_loss = known.level < 0
+        target, loss = (None, -known.level) if by_loss else (known.level, None)
+        config = replace(config, target=target, target_loss=loss)
     command = command_for(config, first.algorithm, first.parameters, first.lr)
     answers = {name: _answer(known.others[name], first) for name in known.questions if name in known.others}
     plan = Plan(
@@ -140,11 +144,6 @@ def finished_plan(known: Known, seconds: float) -> Plan:
     said = verdict(plan, known.fleet)
     uncertain = (*known.uncertain, *uncertainties(plan, known.studied))
     return replace(plan, verdict=said, choice=replace(plan.choice, why=said.splitlines()[0]), uncertain=uncertain)
-
-
-def _as_target(known: Known) -> float | None:
-    """What --target takes: an accuracy; a loss is none."""
-    return known.level if known.level is not None and known.level > 0 else None
 
 
 def _answer(found: Elsewhere, first: Ranked) -> WhatIf:

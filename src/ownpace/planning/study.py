@@ -58,6 +58,8 @@ class Terms:
     num_test: int
     num_workers: int = 1
     """Of the fleet as it is."""
+    by_loss: bool = False
+    """Whether the score is the loss, with a minus."""
     noise: bool = False
     """Whether to measure the gradients' noise on the way."""
 
@@ -182,7 +184,7 @@ def _attempts(base: Config, candidate: Candidate, terms: Terms) -> _Attempt:
             "seconds": terms.seconds,
             "eval_every": terms.eval_every,
         }
-        return Trial(base, changes, terms.level, terms.num_test, noise=terms.noise)
+        return Trial(base, changes, terms.level, terms.num_test, by_loss=terms.by_loss, noise=terms.noise)
 
     return attempt
 

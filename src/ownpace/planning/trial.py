@@ -52,6 +52,8 @@ class Trial:
     """The score at which the run may end, once it is reached."""
     num_test: int | None = None
     """Test with so many samples at most (None: with all)."""
+    by_loss: bool = False
+    """Whether the loss is the score, even where there is an accuracy."""
     noise: bool = False
     """Whether to measure the gradients' noise at the end."""
 
@@ -148,7 +150,7 @@ def try_out(trial: Trial) -> Tried:
     def take(event: Event) -> None:
         watch.take(event)
         if isinstance(event, Evaluation):
-            points.append(_point(event))
+            points.append(_point(event, by_loss=trial.by_loss))
             if trial.level is not None and reached(points, trial.level) is not None:
                 raise Interrupted(_ENOUGH)
 
@@ -173,9 +175,9 @@ def _reason(error: OwnpaceError | None) -> tuple[str, str]:
     return error.code, str(error)
 
 
-def _point(event: Evaluation) -> CurvePoint:
+def _point(event: Evaluation, *, by_loss: bool) -> CurvePoint:
     loss = math.inf if event.loss is None else event.loss
-    score = -loss if event.accuracy is None else event.accuracy
+    score = -loss if by_loss or event.accuracy is None else event.accuracy
     return CurvePoint(event.t, event.samples, event.updates, score, loss)
 
 
@@ -189,6 +191,7 @@ def for_trials(config: Config, fleet: Fleet) -> Config:
         epochs=None,
         seconds=None,
         target=None,
+        target_loss=None,
         stop_at_target=False,
         eval_every=None,
         evaluate="during",

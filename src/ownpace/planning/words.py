@@ -22,7 +22,7 @@ def verdict(plan: Plan, fleet: Fleet) -> str:
     if (second := _second(plan)) is not None:
         lines.append(second)
     lines += [line for name, answer in plan.what_if.items() if (line := _answer(name, answer, plan, fleet))]
-    if plan.noise_scale is not None and math.isfinite(plan.noise_scale):
+    if plan.noise_scale is not None and 2 <= plan.noise_scale < math.inf:
         size = plan.ranking[0].samples_per_update
         lines.append(
             f"Near the target, updates of more than about {_round(plan.noise_scale):,} samples stop paying; those of "
