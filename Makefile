@@ -78,6 +78,7 @@ bench: .venv/ready  ## the figures of docs/results, about twenty minutes on a ma
 	$(BIN)/python benchmarks/servers.py
 	$(BIN)/python benchmarks/sites.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/bookkeeping.py --workers 2,4,8
 
 check-plans: .venv/ready  ## plans against measurements (docs/results/planning.md): a quarter of an hour; kept in runs/
 	$(BIN)/python benchmarks/check_plans.py

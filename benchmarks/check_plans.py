@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -25,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import ownpace
-from agreement import Notebook, OutOfTime
-from ownpace.core.contract.errors import OwnpaceError
+from agreement import Notebook, OutOfTime, RunFailed
 from ownpace.fleet import fleet_from
 from ownpace.measuring import measure_config
 from ownpace.planning import plan
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=Path("runs/plans.jsonl"), help="a file for what was done")
     parser.add_argument("--limit", type=float, default=float("inf"), help="begin nothing after so many seconds")
     parser.add_argument("--places", default=",".join(PLACES))
-    parser.add_argument("--planning", type=float, default=30.0, help="seconds for each plan")
+    parser.add_argument("--planning", type=float, default=60.0, help="seconds for each plan, at most")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
     options.kept.parent.mkdir(parents=True, exist_ok=True)
@@ -92,9 +92,12 @@ def main() -> None:
     rows: list[Row] = []
     with contextlib.suppress(OutOfTime):  # the table of what there is
         for name in options.places.split(","):
-            row = checked(notebook, name, PLACES[name], options.planning)
-            print(" | ".join(row.cells()), flush=True)
-            rows.append(row)
+            try:
+                rows.append(checked(notebook, name, PLACES[name], options.planning))
+            except RunFailed as error:  # not kept: another start makes it again
+                print(f"{name}: {error}", file=sys.stderr)
+                continue
+            print(" | ".join(rows[-1].cells()), flush=True)
     write_page(options.page, rows)
 
 
@@ -134,7 +137,7 @@ def checked(notebook: Notebook, name: str, place: Place, planning_s: float) -> R
     assert isinstance(config.fleet, ownpace.Fleet)
     found = notebook.note(f"{name}: measure", lambda: _measured(config))
     planned = notebook.note(f"{name}: plan", lambda: _planned(config, fleet_from(found["fleet"]), planning_s))
-    ranking = [each for each in planned["ranking"] if each["lr"] is not None] or planned["ranking"]
+    ranking = planned["ranking"]
     times: dict[str, float] = {}
     for each in ranking:
         limit_s = GIVEN_UP * min(times.values()) if times else None
@@ -155,17 +158,20 @@ def _measured(config: ownpace.Config) -> dict[str, Any]:
 
 def _planned(config: ownpace.Config, fleet: ownpace.Fleet, seconds: float) -> dict[str, Any]:
     made = plan(replace(config, fleet=fleet), fleet, algorithms=ALGORITHMS, what_if=(), seconds=seconds)
+    missing = [each.algorithm for each in made.ranking if each.lr is None]
+    if missing:  # on a busy machine; then nothing of them could be measured at a rate of their own
+        raise RunFailed(f"a plan had no time for {', '.join(missing)}; give it more with --planning")
     return made.to_json()
 
 
 def _run(config: ownpace.Config, ranked: Mapping[str, Any], seed: int, limit_s: float | None) -> dict[str, Any]:
     """One algorithm on processes; what fails is kept, too."""
-    lr = config.lr if ranked["lr"] is None else ranked["lr"]
-    chosen = replace(config, algorithm=ranked["algorithm"], parameters=ranked["parameters"], lr=lr, seed=seed)
+    made_of = {name: ranked[name] for name in ("algorithm", "parameters", "lr")}
+    chosen = replace(config, seed=seed, **made_of)
     ending: dict[str, Any] = {"epochs": EPOCHS, "seconds": limit_s, "stop_at_target": True}
     result = ownpace.execute(replace(chosen, engine="process", detail=False, **ending))
     if result.error is not None and result.error.exit_code != 3:  # divergence says something of the rate
-        raise OwnpaceError(f"{ranked['algorithm']}: {result.error}")
+        raise RunFailed(f"{ranked['algorithm']}: {result.error}")
     summary = result.summary
     return {
         "time_to_target": summary.time_to_target,

@@ -17,7 +17,7 @@ from array import array
 import numpy as np
 import simpy
 
-from ownpace.algorithms import AsyncSgd
+from ownpace.algorithms.async_ import AsyncSgd
 from ownpace.engines import Job, run_virtual
 from ownpace.fleet import Fleet, Machine, ServerMachine
 from ownpace.tasks import Quadratic

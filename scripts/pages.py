@@ -189,7 +189,7 @@ def _attributes(tree: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def _signature(function: Function) -> str:
-    if any(isinstance(d, ast.Name) and d.id == "property" for d in function.decorator_list):
+    if any(isinstance(d, ast.Name) and d.id in ("property", "cached_property") for d in function.decorator_list):
         return function.name
     arguments = function.args
     for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]:

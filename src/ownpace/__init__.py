@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ownpace.measuring import Measured, measure, measure_loop
     from ownpace.planning import Plan, plan
     from ownpace.report import Summary
-    from ownpace.run import Config, Result, execute
+    from ownpace.run import Comparison, Config, Result, compare, execute, open_run
     from ownpace.tasks import TASKS, make_task
 
 _NAMES = {
@@ -53,7 +53,7 @@ _NAMES = {
     "ownpace.measuring": "Measured measure measure_loop",
     "ownpace.planning": "Plan plan",
     "ownpace.report": "Summary",
-    "ownpace.run": "Config Result execute",
+    "ownpace.run": "Comparison Config Result compare execute open_run",
     "ownpace.tasks": "TASKS make_task",
 }
 """What users import from here, by module. Each is imported when it is used: torch takes a second to import."""
@@ -65,6 +65,7 @@ __all__ = [
     "TASKS",
     "Algorithm",
     "Communicator",
+    "Comparison",
     "Config",
     "Deadlock",
     "DivergenceError",
@@ -89,12 +90,14 @@ __all__ = [
     "accumulate_and_reduce",
     "accumulate_and_step",
     "accumulate_until",
+    "compare",
     "execute",
     "join",
     "make_algorithm",
     "make_task",
     "measure",
     "measure_loop",
+    "open_run",
     "plan",
     "pull",
     "push",

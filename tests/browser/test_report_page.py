@@ -98,16 +98,16 @@ def test_a_timeline_can_be_zoomed_and_all_move_together(chromium, small):
     assert len({text.partition(" of ")[0] for text in chromium.value(status)}) == 1
 
 
-def test_a_hundred_thousand_updates_open_in_three_seconds(chromium, tmp_path):
+def test_a_hundred_thousand_updates_open_in_three_seconds(tmp_path):
     path = tmp_path / "long.html"
     write_page([PageRun("long", digest(many_updates()), {}, "again")], path, "today")
     assert path.stat().st_size < 400_000
-    before = work_s(chromium)
-    chromium.show(path, width=1280)
-    # The browser's own count: this machine may be busy with something else.
-    assert 0 < work_s(chromium) - before < 3.0
-    chromium.value("document.querySelector('canvas').dispatchEvent(new KeyboardEvent('keydown', {key: '0'}))")
-    said = chromium.value("document.querySelector('.status').textContent")
-    assert "0 min to 16.67 min" in said
-    assert "the shares of time" in said
-    assert chromium.complaints() == []
+    with browser() as page:  # one of its own, whose work is this page's alone
+        page.show(path, width=1280)
+        # The browser's own count: this machine may be busy with something else.
+        assert 0 < work_s(page) < 3.0
+        page.value("document.querySelector('canvas').dispatchEvent(new KeyboardEvent('keydown', {key: '0'}))")
+        said = page.value("document.querySelector('.status').textContent")
+        assert "0 min to 16.67 min" in said
+        assert "the shares of time" in said
+        assert page.complaints() == []

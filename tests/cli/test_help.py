@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import fields
 
 import pytest
 
+from ownpace.cli import commands
 from ownpace.run import Config
 from ownpace.run.config import help_of
 
-COMMANDS = ["", "train", "compare", "plan", "list"]
+COMMANDS = ["", *commands.COMMANDS]
 
 
 def words_of(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("columns", [60, 80, 140])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_line_is_too_long_and_nothing_is_cut(ownpace, monkeypatch, command, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     code, out, err = ownpace(f"{command} --help")
     assert (code, err) == (0, "")
-    assert max(map(len, out.splitlines())) <= columns
+    # A command to be copied stays whole, however narrow it is.
+    commands_shown = ("  ownpace ", "  torchrun ")
+    assert max(len(line) for line in out.splitlines() if columns > 60 or not line.startswith(commands_shown)) <= columns
     for unwanted in ("<bool>", "<str>", "<int>", "│", "None"):
         assert unwanted not in out
     assert not any(line.endswith(("…", " ")) for line in out.splitlines() if "cuda:1 …" not in line)
@@ -60,3 +65,17 @@ def test_the_first_page_names_commands_and_exit_codes(ownpace):
     assert out == ownpace("--help")[1]
     for word in ("train", "compare", "list", "--version", "Show the version.", "Exit codes: 0 done"):
         assert word in out
+
+
+@pytest.mark.parametrize("command", ["", pytest.param("compare", marks=pytest.mark.slow)])
+def test_the_first_suggestion_reaches_its_target(ownpace, command):
+    suggested = re.findall(r"^  ownpace (compare .+)$", ownpace(f"{command} --help")[1], re.MULTILINE)
+    code, out, _ = ownpace(f"{suggested[0]} --no-detail --json --out r")
+    assert code == 0
+    runs = json.loads(out.splitlines()[-1])["runs"]
+    assert len(runs) == 3
+    for run in runs:
+        assert run["target"] == 0.95
+        assert run["time_to_target"] is not None
+        assert run["accuracy"] > 0.95
+        assert run["warnings"] == []

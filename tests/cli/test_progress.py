@@ -68,11 +68,14 @@ def test_plain_lines_now_and_then_where_there_is_no_terminal():
     out, now = io.StringIO(), [0.0]
     console = Console(file=out, force_terminal=False, width=80)
     with Live(console, clock=lambda: now[0]) as live:
-        live.add("sync").on_start(Config(seconds=3.0).job())  # virtual workers start at once
         bar = live.add("pace")
+        now[0] = 100.0
+        virtual = live.add("sync")
+        virtual.on_start(Config(seconds=3.0).job())  # virtual workers start at once
+        virtual.on_progress(REPORT)  # too early for a line
         bar.on_start(Config(samples=200_000).job(), "process")
         bar.on_event(Evaluation(1.0, 100, 10, 0.25, 0.876))
-        for now[0] in (1.0, 4.9, 5.0, 6.0, 9.9):
+        for now[0] in (101.0, 104.9, 105.0, 106.0, 109.9):
             bar.on_progress(REPORT)
         bar.close("finished")
     first, *others = out.getvalue().splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_what_cannot_be_shown_is_said_in_one_line(ownpace, trained, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "r" / "pace" / "events.jsonl").write_text("{}\n")
     for arguments, message in (
-        ("report r/sync --out mine.html", "mine.html is not a report of ownpace, so it is not replaced"),
+        ("report r/sync --out mine.html", "mine.html was not written by ownpace report, so it is not replaced"),
         ("report r/sync --out empty", "a folder; name a file in it, as in empty/report.html"),
         ("report r/none", "there is no folder r/none"),
         ("report empty", "empty neither is a run nor holds one"),
@@ -61,3 +62,45 @@ def test_the_runs_of_a_comparison_stand_in_its_order(ownpace, trained, tmp_path)
     (tmp_path / "r" / "comparison.json").write_text(json.dumps({"runs": [{"out": "x/sync"}, {"out": "x/pace"}]}))
     assert ownpace("report r")[0] == 0
     assert re.findall(r'"name":"(\w+)","colour"', (tmp_path / "r.html").read_text()) == ["sync", "pace"]
+
+
+def test_other_formats_are_written_instead_of_a_page(ownpace, trained, tmp_path):
+    code, out, _ = ownpace("report r --trace t.json --csv c.csv")
+    assert code == 0
+    assert "open it in ui.perfetto.dev" in out
+    assert not (tmp_path / "r.html").exists()
+    trace = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {"sync: sync on quadratic", "pace: pace on quadratic"} <= {
+        each["args"]["name"] for each in trace if each["name"] == "process_name"
+    }
+    rows = (tmp_path / "c.csv").read_text().splitlines()
+    assert rows[0].startswith("run,algorithm,engine,seed,seconds,samples")
+    assert {row.split(",")[0] for row in rows[1:]} == {"sync", "pace"}
+    assert ownpace("report r --csv c.csv --trace t.json.gz --out page.html")[0] == 0  # those of ours are replaced
+    assert (tmp_path / "page.html").exists()
+    (tmp_path / "t.json").write_text("{}")
+    code, _, err = ownpace("report r --trace t.json")
+    assert code == 2
+    assert "give --trace another name" in err
+    assert (tmp_path / "t.json").read_text() == "{}"
+
+
+def test_without_tensorboard_one_line_says_what_to_install(ownpace, trained, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    code, _, err = ownpace("report r --tensorboard logs")
+    assert code == 2
+    assert "pip install 'ownpace[tensorboard]'" in err
+
+
+def test_a_run_goes_on_where_tensorboard_is_asked_for(ownpace, tmp_path, monkeypatch):
+    """What is not installed is said before anything is run; what is, gets scalars while the run goes on."""
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    code, _, err = ownpace("train --task quadratic --epochs 1 --wandb tests --out r")
+    assert code == 2
+    assert "pip install 'ownpace[wandb]'" in err
+    assert not (tmp_path / "r").exists()
+    pytest.importorskip("tensorboard")
+    assert ownpace("train --task quadratic --epochs 1 --tensorboard logs --json --out r")[0] == 0
+    (written,) = (tmp_path / "logs" / "r").iterdir()
+    assert b"test/loss" in written.read_bytes()
+    assert b"update/staleness" in written.read_bytes()

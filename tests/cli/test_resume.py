@@ -33,7 +33,7 @@ def test_killed_by_the_system_it_goes_on_as_if_nothing_had_been(ownpace, tmp_pat
         process.send_signal(signal.SIGKILL)
     code, out, _ = ownpace("show killed")
     assert code == 0
-    assert "killed: pace on quadratic, 2 workers, engine virtual" in out
+    assert "killed: stride on quadratic, 2 workers, engine virtual" in out
     assert "of 1,000,000,000 or later, without a last record: still running, or cut off" in out
     assert out.count("MB): whole") == 2
     assert "go on with: ownpace train --resume killed" in out
@@ -75,7 +75,7 @@ def test_what_cannot_go_on_says_so_in_one_line(ownpace, tmp_path):
     for arguments, reason in {
         "train --resume nowhere": "nowhere is neither the folder of a run nor a checkpoint in one",
         "train --resume run": "the run at run has finished; to train longer, give --epochs, --samples or --seconds",
-        "train --resume run --lr 0.5 --samples 9000": "lr is 0.5, but the run at run has 0.05",
+        "train --resume run --lr 0.5 --samples 9000": "lr is 0.5, but the run at run has 0.1",
         "train --resume run --samples 9000 -p warmup=3": "parameters is",
         "train --resume run --config run/config.json": "--config was given run/config.json; drop one",
         "train --resume run --samples 100": "is at sample",

@@ -33,7 +33,7 @@ def test_watching_ends_with_the_run(ownpace, trained, tmp_path, monkeypatch):
     assert code == 0
     assert out.startswith("r/first: 100%")
     assert "samples/s" in out
-    assert "pace" in out.splitlines()[-1]
+    assert "stride" in out.splitlines()[-1]
     # One that goes on: its last line comes while it is watched.
     events = tmp_path / "r/first/events.jsonl"
     text = events.read_text()
@@ -88,6 +88,18 @@ def test_the_picture_fits_80_columns_and_shows_what_happens_now():
     assert watched.workers["worker-1"].samples_per_s == pytest.approx(16.0)
 
 
+def test_foreign_names_do_not_command_the_terminal():
+    watched = OngoingRun()
+    watched.take(Run("\x1b[2J", "virtual", "\ud800", "", 0, 8, 8, 1, 4, 10, None, {"workers": ["\x1b[1m"]}))
+    watched.take(Compute(0.0, 1.0, "\x1b[1m", 8, 0))
+    watched.take(Fault(1.0, "\x07", "kill"))
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(_picture(Path("r"), watched, 0.0, 80))
+    assert "\\x1b[2J on \\ud800" in captured.get()
+    assert not set("\x1b\x07\ud800") & set(captured.get())
+
+
 def test_an_ongoing_run_sums_up_as_its_summary_does(trained):
     watched = OngoingRun()
     for event in trained:
@@ -108,7 +120,7 @@ def test_runs_are_listed_with_what_became_of_them(ownpace, trained, tmp_path, mo
     head, _, *rows = out.splitlines()
     assert head.split() == ["run", "algorithm", "task", "fleet", "result", "state", "when"]
     assert [row.split()[:4] for row in rows] == [
-        ["first", "pace", "quadratic", "4,2,1,1"],
+        ["first", "stride", "quadratic", "4,2,1,1"],
         ["deep/second", "sync", "quadratic", "2,1"],
     ]
     assert "finished" in rows[0]

@@ -34,7 +34,7 @@ ALGORITHMS = Registry[Algorithm](
         "simuparallel": "ownpace.algorithms.wp:SimuParallelSgd",
     }
 )
-DEFAULT = "pace"
+DEFAULT = "stride"
 
 
 def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) -> Algorithm:

@@ -95,24 +95,24 @@ def _planned(config: Config, fleet: Fleet, say: Callable[[str], None]) -> Chosen
     base = replace(config, algorithm="sync", engine="virtual", fleet=fleet, device="cpu", cuda_graphs=False)
     made = plan(base, fleet, what_if=(), seconds=PLANNING_S).choice
     chosen = Chosen(made.algorithm, made.parameters, made.lr, made.why)
-    rate = "" if chosen.lr is None else f", lr {chosen.lr:g}"
-    say(f"auto: {chosen.algorithm}{rate}; {chosen.why}")
+    say(f"auto: {chosen.why or chosen.algorithm}")
     return chosen
 
 
 def _with_auto(train: Callable[P, Result]) -> Callable[P, Result]:
     @wraps(train)
     def trained(*args: P.args, **fields: P.kwargs) -> Result:
-        if fields.get("algorithm") != AUTO or args:
+        given: dict[str, object] = {**({"algorithm": args[0]} if args else {}), **fields}  # it needs no name
+        if given.get("algorithm") != AUTO or len(args) > 1:
             return train(*args, **fields)
-        refuse_resuming(fields.get("resume"))
-        check_out(fields.get("out"), overwrite=bool(fields.get("overwrite")))
-        chosen = choose(_config(fields), _say)
+        refuse_resuming(given.get("resume"))
+        check_out(given.get("out"), overwrite=bool(given.get("overwrite")))
+        chosen = choose(_config(given), _say)
         instead: dict[str, object] = {"algorithm": chosen.algorithm, "parameters": dict(chosen.parameters)}
         if "lr" not in fields and chosen.lr is not None:
             instead["lr"] = chosen.lr
         again: Callable[..., Result] = train
-        return again(**{**fields, **instead})
+        return again(**{**given, **instead})
 
     return trained
 

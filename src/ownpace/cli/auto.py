@@ -40,4 +40,8 @@ def chosen(described: Config, given: Given, out: Path | None, *, overwrite: bool
         choose(described, say, Chosen(name, described.parameters, described.lr, "as it began"))
         return described
     check_out(out, overwrite=overwrite)
-    return choose(described, say).config(described, keep_lr=given.fields.get("lr") is not None)
+    keep_lr = given.fields.get("lr") is not None
+    made = choose(described, say)
+    if keep_lr and made.lr is not None:
+        say(f"auto: the learning rate stays {described.lr:g}, as given")
+    return made.config(described, keep_lr=keep_lr)

@@ -87,7 +87,9 @@ def compare(
 
     For example:
 
-      ownpace compare --algorithms sync,async,pace --fleet steep --target 0.95
+      ownpace compare --algorithms sync,async,pace --fleet steep
+
+    The target is the task's own, unless you give one: `ownpace list` shows it.
 
     With --engine both, each algorithm is run on real processes and predicted in virtual time, side by side.
 
@@ -161,7 +163,7 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
 
 
 def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_json: bool) -> None:
-    from ownpace.cli.show import draw, show_remarks, show_warnings
+    from ownpace.cli.show import draw, show_place, show_remarks, show_warnings
     from ownpace.report.groups import grouped
     from ownpace.report.table import comparison_table
 
@@ -182,8 +184,10 @@ def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_js
     both = len({result.summary.engine for result in results}) > 1
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
     known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]
-    draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console)
-    console.print(f"results in {folder}", markup=False, soft_wrap=True)
+    seeds = sorted({result.summary.seed for result in results})
+    note = f"seed {results[0].summary.seed} of {len(seeds)} seeds" if len(seeds) > 1 else None
+    draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console, note)
+    show_place(folder, console)
     show_warnings(results)
     if as_json:
         typer.echo(json.dumps(content))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -21,6 +22,7 @@ ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 MOST_CHARACTERS = 2000
 """Of an error."""
+_OF_PYDANTIC = ", unable to parse string as a number"
 _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 """What says that a path was given which none can be; other errors of the system are explained where they happen."""
 app = typer.Typer(
@@ -52,7 +54,7 @@ def ownpace_(
 
     To begin with, compare three algorithms on four simulated machines of different speed:
 
-      ownpace compare --algorithms sync,balanced,pace --momentum 0.9 --target 0.95
+      ownpace compare --algorithms sync,balanced,pace
     """
     if context.invoked_subcommand is None:
         show_help(context)
@@ -93,10 +95,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _usage(error: Exception, arguments: Sequence[str]) -> str:
     """What was wrong with the options, what was given, and what to do."""
     message: str = error.format_message()  # type: ignore[attr-defined]  # of click's exceptions
+    if isinstance(option := getattr(error, "option_name", None), str):  # there is none of that name
+        # Without the dashes, by which all are alike.
+        offered = [each.lstrip("-") for each in getattr(error, "possibilities", None) or ()]
+        near = get_close_matches(option.lstrip("-"), offered, n=1)
+        message = f"No such option: {option}" + (f"; did you mean --{near[0]}?" if near else "")
+    message = message[:300].rstrip(".").replace(". Did you mean", "; did you mean").replace(_OF_PYDANTIC, "")
     options = getattr(getattr(error, "param", None), "opts", ())
     given = [value for option, value in pairwise(arguments) if option in options]
     was_given = f" (given: {shown(given[0])})" if given else ""
-    return f"{message[:300].rstrip('.')}{was_given}; --help shows what is allowed"
+    return f"{message}{was_given}{'' if message.endswith('?') else ';'} --help shows what is allowed"
 
 
 def _fail(message: str, code: int) -> NoReturn:

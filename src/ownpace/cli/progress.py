@@ -64,13 +64,15 @@ class Live:
         return Bar(self._progress, task, wide=self._wide)
 
     def _say(self, name: str) -> Callable[[str, bool], None]:
-        """Writes a plain line for a run, unless the last one is too recent."""
-        said_s = self._clock()
+        """Writes a plain line for a run, unless the last one is too recent; without a text, only the time is noted."""
+        said_s = 0.0
 
         def say(text: str, at_once: bool) -> None:
             nonlocal said_s
-            if text and (at_once or self._clock() >= said_s + PLAIN_EVERY_S):
-                said_s = self._clock()
+            if not at_once and self._clock() < said_s + PLAIN_EVERY_S:
+                return
+            said_s = self._clock()
+            if text:
                 self._console.print(f"{name}: {text}", markup=False, highlight=False, soft_wrap=True)
 
         return say
@@ -103,8 +105,8 @@ class Bar:
         starting = f"starting {num} workers …"
         self._progress.update(self._task, total=self._total, note=starting, visible=True)
         self._progress.start_task(self._task)
-        if self._say is not None and engine == "process":
-            self._say(starting, True)
+        if self._say is not None:
+            self._say(starting if engine == "process" else "", True)
 
     def on_progress(self, progress: ProgressReport) -> None:
         """The engine reports how far it is."""

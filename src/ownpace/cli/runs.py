@@ -29,6 +29,7 @@ def runs(folder: Folder = Path("runs"), as_json: AsJson = False, help_: HelpOpti
     from rich.table import Table
     from rich.text import Text
 
+    from ownpace.core.printable import printable
     from ownpace.run.listing import list_runs
 
     found = list_runs(folder)
@@ -52,5 +53,5 @@ def runs(folder: Folder = Path("runs"), as_json: AsJson = False, help_: HelpOpti
         shown = str(name.relative_to(folder)) if name != folder and name.is_relative_to(folder) else each.run
         # As text: a name may hold what would be markup.
         cells = (shown, each.algorithm, each.task, each.fleet, score, each.state, each.when[5:])
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     Console().print(table)

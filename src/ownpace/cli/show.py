@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from ownpace.report.outline import RunOutline
 from ownpace.run import Result
 
 
-def draw(runs: Mapping[str, RunOutline], path: Path, console: Console) -> None:
+def draw(runs: Mapping[str, RunOutline], path: Path, console: Console, note: str | None = None) -> None:
     """Draw a figure and say where it is, or why there is none."""
     try:
-        draw_comparison(runs, path)
+        draw_comparison(runs, path, note)
     except (InputError, OSError) as error:
         console.print(f"no figure: {error}", markup=False, soft_wrap=True)
     else:
@@ -39,3 +40,11 @@ def show_remarks(results: Sequence[Result], console: Console) -> None:
     remarks = {f"{result.summary.algorithm}: {result.remark}": None for result in results if result.remark is not None}
     for remark in remarks:
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_place(folder: Path, console: Console) -> None:
+    """Say where results are, and how to look at them."""
+    console.print(f"results in {folder}", markup=False, soft_wrap=True)
+    console.print(
+        f"as a page: ownpace report {shlex.quote(str(folder))}", markup=False, highlight=False, soft_wrap=True
+    )

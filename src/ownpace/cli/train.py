@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 from rich.console import Console
 
-from ownpace.cli import options
+from ownpace.cli import hooks, options
 from ownpace.cli.auto import AUTO, chosen
 from ownpace.cli.logs import show_logs
 from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.run.place import FIGURE
 
 if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help` must not wait
+    from ownpace.core.contract.events import Event
     from ownpace.report.outline import RunOutline
     from ownpace.run import Config, Result
+    from ownpace.run.hooks import Listeners
     from ownpace.run.resume import Resumption
 
 
@@ -35,6 +37,8 @@ def train(
     insecure: options.Insecure = False,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
+    tensorboard: hooks.TensorBoard = None,
+    wandb: hooks.Wandb = None,
     as_json: options.Json = False,
     verbose: options.Verbose = 0,
 ) -> None:
@@ -48,7 +52,7 @@ def train(
 
     Results go into a folder: config.json, events.jsonl, checkpoints, model.safetensors, summary.json, figure.png.
     """
-    from ownpace.engines import is_main_process, num_ranks
+    from ownpace.engines import is_main_process
     from ownpace.run.again import started_again
     from ownpace.run.names import label
 
@@ -56,21 +60,31 @@ def train(
     if insecure:  # of this start, not of the run: no configuration file should say it
         os.environ["OWNPACE_INSECURE"] = "1"
     again = started_again(out)
+    replaces = overwrite or again is not None
     resumption = (again and again.resumption) or _resumption(resume, config, given)
     described = given.config(config) if resumption is None else resumption.config
     if given.fields.get("algorithm") == AUTO:
-        replaces = overwrite or again is not None
         described = chosen(described, given, out, overwrite=replaces, goes_on=resumption is not None)
-    name = label(described.algorithm)
     out = resumption.run if out is None and resumption is not None else out
+    _check_logs(described, out)
+    folder = options.folder_for(out, name := label(described.algorithm), label(described.task))
+    if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
+        _take_part(described, folder, resumption)
+    others = partial(hooks.listening, tensorboard, wandb, folder.name)
+    result, outline = _run(described, folder, resumption, others, overwrite=replaces)
+    _show(result, {name: outline}, Console(stderr=as_json))
+    _finish(result, as_json)
+
+
+def _check_logs(described: Config, out: Path | None) -> None:
+    from ownpace.engines import num_ranks
+
     # Otherwise each process would make up a folder: its name has the time at which it was asked for.
     if described.log_files and out is None and num_ranks() is not None:
         raise InputError("--log-files under torchrun needs --out, so that all processes write into the same folder")
-    folder = options.folder_for(out, name, label(described.task))
-    if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
-        _take_part(described, folder, resumption)
-    result, outline = _run(described, folder, resumption, overwrite=overwrite or again is not None)
-    _show(result, {name: outline}, Console(stderr=as_json))
+
+
+def _finish(result: Result, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     if result.error is not None:
@@ -108,21 +122,35 @@ def _speaking_for_the_first(folder: Path) -> Iterator[None]:
         raise
 
 
-def _run(config: Config, folder: Path, resumption: Resumption | None, *, overwrite: bool) -> tuple[Result, RunOutline]:
-    """Run it with a bar that shows how far it is."""
+def _run(
+    config: Config,
+    folder: Path,
+    resumption: Resumption | None,
+    others: Callable[[Config], AbstractContextManager[Listeners]],
+    *,
+    overwrite: bool,
+) -> tuple[Result, RunOutline]:
+    """Run it with a bar that shows how far it is, and with other tools that listen."""
     from ownpace.cli.progress import Live
     from ownpace.run import execute
     from ownpace.run.names import label
 
-    with Live(Console(stderr=True)) as live:
+    job = config.job(folder)  # first: bad input must not leave traces in other tools
+    with others(config) as listeners, Live(Console(stderr=True)) as live:
         bar = live.add(label(config.algorithm))
+
+        def on_event(event: Event) -> None:
+            bar.on_event(event)
+            listeners(event)
+
         result = execute(
             config,
             folder,
             overwrite=overwrite,
             resumption=resumption,
+            job=job,
             on_start=partial(bar.on_start, engine=config.engine_name),
-            on_event=bar.on_event,
+            on_event=on_event,
             on_progress=bar.on_progress,
         )
         bar.close(result.summary.reason)
@@ -143,12 +171,12 @@ def _resumption(resume: Path | None, config: Path | None, given: options.Given) 
 
 
 def _show(result: Result, figure: Mapping[str, RunOutline], console: Console) -> None:
-    from ownpace.cli.show import draw, show_remarks, show_warnings
+    from ownpace.cli.show import draw, show_place, show_remarks, show_warnings
     from ownpace.report.table import comparison_table
 
     console.print(comparison_table([result.summary], console.width))
     show_remarks([result], console)
     if result.folder is not None:
         draw(figure, result.folder / FIGURE, console)
-        console.print(f"results in {result.folder}", markup=False, soft_wrap=True)
+        show_place(result.folder, console)
     show_warnings([result])

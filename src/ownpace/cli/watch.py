@@ -10,6 +10,7 @@ import typer
 
 from ownpace.cli.help import HelpOption
 from ownpace.core.contract.errors import InputError
+from ownpace.core.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -103,14 +104,15 @@ def _picture(run: Path, watched: OngoingRun, quiet_s: float, width: int) -> Rend
         return Text(f"{run}: starting", no_wrap=True, overflow="ellipsis")
     first = watched.run
     workers = first.groups.get("workers", [])
-    title = f"{run}: {first.algorithm} on {first.task}, {len(workers)} workers, engine {first.engine}"
+    names = tuple(map(printable, (first.algorithm, first.task, first.engine)))
+    title = f"{run}: {names[0]} on {names[1]}, {len(workers)} workers, engine {names[2]}"
     parts: list[RenderableType] = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
     if first.samples:
         bar = Table.grid(padding=(0, 1))
         done = f"{_done(watched)}{watched.samples:,} of {first.samples:,} samples"
         bar.add_row(ProgressBar(first.samples, min(watched.samples, first.samples), width=28), done)
         parts.append(bar)
-    lines = [watched.speed(), watched.scores(), *watched.news]
+    lines = [watched.speed(), watched.scores(), *map(printable, watched.news)]
     if quiet_s > QUIET_S:
         lines.append(f"nothing new for {quiet_s / 60:.0f} min: is it still running?")
     parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
@@ -118,7 +120,7 @@ def _picture(run: Path, watched: OngoingRun, quiet_s: float, width: int) -> Rend
     for name in [each for each in workers if each in watched.workers][:MOST_WORKERS]:
         worker = watched.workers[name]
         speed = f"{worker.busy:>4.0%} busy, {worker.samples_per_s:,.0f} samples/s"
-        rows.add_row(Text(name[:24]), ProgressBar(1.0, worker.busy, width=20), speed)
+        rows.add_row(Text(printable(name, 24)), ProgressBar(1.0, worker.busy, width=20), speed)
     parts.append(rows)
     if len(workers) > MOST_WORKERS:
         parts.append(Text(f"and {len(workers) - MOST_WORKERS:,} more workers", style="dim"))
@@ -129,6 +131,6 @@ def _show_end(watched: OngoingRun, console: Console) -> None:
     from ownpace.report.table import comparison_table
 
     summary = watched.sums.summary()
-    console.print(comparison_table([summary]))
+    console.print(comparison_table([summary], console.width))
     if summary.reason != "finished":
-        console.print(f"ended early: {summary.reason}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"ended early: {printable(summary.reason, 500)}", markup=False, highlight=False, soft_wrap=True)

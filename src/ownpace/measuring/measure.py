@@ -136,7 +136,7 @@ class OneTest(Task):
 
     def train_samples(self) -> Data:
         """The task's own."""
-        return self.task.train_samples()
+        return as_samples(self.task.train_samples())
 
     def test_samples(self) -> Data:
         """The first."""

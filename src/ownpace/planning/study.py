@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Protocol
 
 from ownpace.planning.by_speed import best_by_speed
-from ownpace.planning.candidates import Candidate
+from ownpace.planning.candidates import MANY_WORKERS, Candidate
 from ownpace.planning.driving import Asks
 from ownpace.planning.halving import Halved, halve
 from ownpace.planning.noise import NoiseScale
@@ -20,7 +20,6 @@ from ownpace.run import Config
 ENOUGH_UPDATES = 8
 """A speed is measured over so many updates, at least, if they do not take too long."""
 MOST_LENGTHENED = 4
-MANY_WORKERS = 100
 ALIKE = 0.2
 """Updates whose sizes differ by less than this share are taken to teach the same."""
 FINALISTS = 2

@@ -43,4 +43,4 @@ def colour_of(algorithm: str) -> str:
     ('#1048fa', True)
     """
     # Not `hash`, which differs from one Python process to the next.
-    return OF_ALGORITHMS.get(algorithm) or SPARE[zlib.crc32(algorithm.encode()) % len(SPARE)]
+    return OF_ALGORITHMS.get(algorithm) or SPARE[zlib.crc32(algorithm.encode(errors="replace")) % len(SPARE)]

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.whole_file import whole_file
+from ownpace.report.colours import ACTIVITIES, colour_of
 from ownpace.report.outline import RunOutline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-COLOURS = {"compute": "#3b7dd8", "load": "#8e6cc9", "wait": "#e8e8e8", "transfer": "#e07b39"}
-LINES = ("#222222", "#d1495b", "#3b7dd8", "#2e933c", "#8e6cc9", "#e07b39", "#00798c", "#9a6324")
+COLOURS = ACTIVITIES
 MOST_TIMELINES = 6
+ALIKE = 4.0
+"""Timelines share a scale if none of them is this many times as long as another: longer ones would be mere stripes."""
 
 
-def draw_comparison(runs: Mapping[str, RunOutline], path: Path) -> None:
+def draw_comparison(runs: Mapping[str, RunOutline], path: Path, note: str | None = None) -> None:
     """Draw one line and one timeline for each run, by its name, into a PNG, SVG or PDF file.
 
     Raises:
-        InputError: matplotlib is not installed.
+        InputError: matplotlib is not installed, or nothing was recorded that could be drawn.
         OSError: The file cannot be written.
+    """
+    figure = comparison_figure(runs, note)
+    with whole_file(path) as part:
+        figure.savefig(part, dpi=150, format=path.suffix.removeprefix("."))
+
+
+def comparison_figure(runs: Mapping[str, RunOutline], note: str | None = None) -> Figure:
+    """The same in memory.
+
+    Raises:
+        InputError: matplotlib is not installed, or nothing was recorded that could be drawn.
     """
     try:
         # Not pyplot, which keeps every figure and looks for a display.
@@ -31,51 +45,62 @@ def draw_comparison(runs: Mapping[str, RunOutline], path: Path) -> None:
     except ImportError:
         raise InputError("it needs matplotlib; install it: pip install 'ownpace[plot]'") from None
     engines = {_engine(run) for run in runs.values()}
-    # Of a prediction and its measurement, the measurement gets the timeline.
+    # Of a prediction and its measurement, the measurement gets the timeline; a run without detail has none.
     measured = {name: run for name, run in runs.items() if len(engines) < 2 or _engine(run) != "virtual"}
-    shown = dict(list(measured.items())[:MOST_TIMELINES])
-    rows = [len(run.rows) for run in shown.values()]
-    curve = any(run.scores or run.losses for run in runs.values())
-    heights = ([3.6] if curve else []) + [0.42 + 0.2 * count for count in rows]
+    shown = {name: run for name, run in list(measured.items())[:MOST_TIMELINES] if run.spans}
+    curve = any(run.points for run in runs.values())
+    if not curve and not shown:
+        raise InputError("nothing was recorded that it could show; leave out --no-detail or --timing-only")
+    heights = ([3.6] if curve else []) + [0.42 + 0.2 * len(run.rows) for run in shown.values()]
     figure = Figure(figsize=(9.5, sum(heights) + 1.4), layout="constrained")
     axes = figure.subplots(len(heights), 1, gridspec_kw={"height_ratios": heights}, squeeze=False)[:, 0]
     if curve:
-        _draw_curves(axes[0], runs)
+        _draw_curves(axes[0], runs, note)
         axes = axes[1:]
-    # One window for all runs, so that lengths can be compared; and no more of it than is known of every run.
-    end = min(max(run.window_s for run in shown.values()), *(run.known_until for run in shown.values())) or 1.0
-    for axis, (name, run) in zip(axes, shown.items(), strict=True):
+    ends = _ends(list(shown.values()))
+    for axis, (name, run), end in zip(axes, shown.items(), ends, strict=True):
         _draw_timeline(axis, name, run, end)
-        axis.tick_params(labelbottom=axis is axes[-1])
-    axes[-1].set_xlabel("seconds")
-    _legend(axes[0])
-    with whole_file(path) as part:
-        figure.savefig(part, dpi=150, format=path.suffix.removeprefix("."))
+        axis.tick_params(labelbottom=axis is axes[-1] or len(set(ends)) > 1)
+    if shown:
+        axes[-1].set_xlabel("seconds")
+        _legend(axes[0])
+    return figure
 
 
-def _draw_curves(axis: Axes, runs: Mapping[str, RunOutline]) -> None:
-    target = None
-    colours: dict[str, str] = {}
+def _ends(shown: Sequence[RunOutline]) -> list[float]:
+    """Up to when each timeline goes: as far as all of them, so that lengths can be compared, if they are alike."""
+    windows = [run.window_s for run in shown]
+    if windows and max(windows) <= ALIKE * min(windows):
+        windows = [max(windows)] * len(windows)
+        # No more than is known of every run.
+        known = min(run.known_until for run in shown)
+        return [min(window, known) or 1.0 for window in windows]
+    return [min(window, run.known_until) or 1.0 for window, run in zip(windows, shown, strict=True)]
+
+
+def _draw_curves(axis: Axes, runs: Mapping[str, RunOutline], note: str | None) -> None:
     engines = {_engine(run) for run in runs.values()}
+    goal = None
     for name, run in runs.items():
-        scores = run.scores
-        points = scores or run.losses
-        target = None if run.run is None else run.run.target
-        axis.set_ylabel("test accuracy" if scores else "test loss")
-        algorithm = "" if run.run is None else run.run.algorithm
+        target = run.target.target
+        goal = target.accuracy if target.accuracy is not None else target.loss
+        axis.set_ylabel("test loss" if run.points is run.losses else "test accuracy")
         # By algorithm, not by run: a prediction has the colour of what it predicts.
-        colour = colours.setdefault(algorithm, LINES[len(colours) % len(LINES)])
+        colour = colour_of("" if run.run is None else run.run.algorithm)
         style = "--" if len(engines) > 1 and _engine(run) == "virtual" else "-"  # a prediction next to its run
-        axis.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.8, linestyle=style)
-        reached = next((t for t, score in scores if target is not None and score >= target), None)
-        if reached is not None and target is not None:
-            axis.plot([reached], [target], "o", color=colour, markersize=6)
-    if target is not None:
-        axis.axhline(target, color="#999999", linewidth=0.8, linestyle=":")
-        axis.annotate(f"target {target:.1%}", (0, target), fontsize=8, color="#666666", va="bottom")
+        if run.points:
+            axis.plot(*zip(*run.points, strict=True), label=name, color=colour, linewidth=1.8, linestyle=style)
+        if run.target.reached_s is not None and goal is not None:
+            axis.plot([run.target.reached_s], [goal], "o", color=colour, markersize=6)
+    if goal is not None:
+        axis.axhline(goal, color="#999999", linewidth=0.8, linestyle=":")
+        text = f"target {goal:.1%}" if axis.get_ylabel() == "test accuracy" else f"target {goal:g}"
+        # Beside the curves, where none can run over it.
+        beside = axis.get_yaxis_transform()
+        axis.text(1.005, goal, text, transform=beside, fontsize=8, color="#666666", va="center")
     axis.set_xlabel("seconds")
     axis.set_xlim(left=0)
-    axis.legend(loc="lower right", frameon=False)
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, frameon=False, title=note, alignment="left")
     axis.spines[["top", "right"]].set_visible(False)
 
 
@@ -90,7 +115,7 @@ def _draw_timeline(axis: Axes, name: str, run: RunOutline, end: float) -> None:
     updates = [t for t in run.updates if t < end]
     axis.plot(updates, [-0.62] * len(updates), "|", color="#222222", markersize=5, clip_on=False)
     rows, workers = len(run.rows), run.num_workers
-    title = f"{name} (first {rows} of {workers} workers)" if workers > rows else name
+    title = f"{name} ({rows} of {workers} workers)" if workers > rows else name
     axis.set_title(title, loc="left", fontsize=9)
     axis.set_yticks(range(rows), run.rows, fontsize=7)
     axis.set_ylim(rows - 0.4, -0.8)

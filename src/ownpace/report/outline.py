@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from ownpace.core.contract.events import Compute, End, Evaluation, Event, Load, Run, Transfer, Update, Wait
+from ownpace.core.contract.target import Target, TargetWatch
+from ownpace.report.digest.classes import chosen, classes_of
 
 MOST_ROWS = 8
 MOST_SPANS = 4000
@@ -16,7 +19,7 @@ Spans = list[tuple[float, float]]
 
 
 class RunOutline:
-    """Evaluations of the whole run, and what its first workers did at the beginning."""
+    """Evaluations of the whole run, and what some workers of each class did at the beginning."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.run: Run | None = None
@@ -29,6 +32,8 @@ class RunOutline:
         """By kind and row."""
         self.known_until = math.inf
         """Up to when everything is here."""
+        self.target = TargetWatch(Target())
+        """The target, and when it was reached."""
         self._end_s: float | None = None
         self._rows: dict[str, int] = {}
         for event in events:
@@ -72,13 +77,21 @@ class RunOutline:
                     self.scores.append((event.t, event.accuracy))
                 if event.loss is not None:
                     self.losses.append((event.t, event.loss))
+                self.target.take(event.t, event.accuracy, event.loss)
             case Run():
                 self.run = event
-                self._rows = {name: row for row, name in enumerate(self._members("workers")[:MOST_ROWS])}
+                self.target = TargetWatch(Target(event.target, event.target_loss))
+                self._rows = {name: row for row, name in enumerate(_some_of_each(self._members("workers")))}
             case End():
                 self._end_s = event.t
             case _:
                 pass
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """What is drawn over time: the accuracy, or the loss where there is none or where that is the target."""
+        by_loss = self.target.target.loss is not None or not self.scores
+        return self.losses if by_loss else self.scores
 
     def _members(self, group: str) -> list[str]:
         return [] if self.run is None else self.run.groups.get(group, [])
@@ -89,3 +102,18 @@ class RunOutline:
             spans.append((t, until))
         else:
             self.known_until = min(self.known_until, t)
+
+
+def _some_of_each(workers: Sequence[str]) -> list[str]:
+    """Workers of every class of machines, spread over all of the class: those of one name may differ, too.
+
+    >>> _some_of_each([f"worker-{number}" for number in range(80)])[:4]
+    ['worker-0', 'worker-11', 'worker-22', 'worker-33']
+    """
+    classes = classes_of(workers, {})
+    taken = Counter(worker.rpartition("-")[0] or worker for worker in chosen(classes, MOST_ROWS))
+    spread: list[str] = []
+    for name, num in taken.items():
+        members = classes[name]
+        spread += [members[at * (len(members) - 1) // max(1, num - 1)] for at in range(num)]
+    return spread

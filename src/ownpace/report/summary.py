@@ -129,7 +129,7 @@ class SummaryBuilder:
             samples=sums.samples,
             updates=sums.updates,
             samples_per_s=rate,
-            share_of_limit=rate / sums.limit_samples_per_s if rate else 0.0,
+            share_of_limit=rate / sums.limit_samples_per_s if rate and sums.limit_samples_per_s else 0.0,
             limit_samples_per_s=sums.limit_samples_per_s,
             accuracy=None if last is None else last.accuracy,
             best_accuracy=self._best_accuracy,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ownpace.core.contract.event_file import EVENTS, is_detail, segments
-from ownpace.core.contract.events import Detail, Event, from_line
+from ownpace.core.contract.event_file import EVENTS, checked_event, is_detail, segments
+from ownpace.core.contract.events import Detail, Event
 
 _LATEST_BYTES = 1 << 20
 """Of what was there before: older detail is passed over, since only the latest is shown."""
@@ -79,4 +79,4 @@ def _decoded(line: bytes, rest: int) -> Iterator[Event]:
     if rest > _LATEST_BYTES and is_detail(line):
         return
     with suppress(ValueError):  # a damaged line is nothing to stop for
-        yield from_line(line.decode())
+        yield checked_event(line)

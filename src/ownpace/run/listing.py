@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ownpace.core.bounded_read import read_bounded
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.event_file import EVENTS
-from ownpace.core.contract.events import Evaluation, from_line
+from ownpace.core.contract.event_file import EVENTS, checked_event
+from ownpace.core.contract.events import Evaluation
 from ownpace.fleet import fleet_from
 from ownpace.run.config import CONFIG
 from ownpace.run.config_file import MOST_BYTES
@@ -129,7 +129,7 @@ def _latest(path: Path) -> Evaluation | None:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
         for line in reversed(file.read(_TAIL_BYTES).splitlines()):
             with suppress(ValueError):
-                event = from_line(line.decode())
+                event = checked_event(line)
                 if isinstance(event, Evaluation):
                     return event
     return None

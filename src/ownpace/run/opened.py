@@ -89,9 +89,27 @@ def open_run(folder: Path, name: str) -> PageRun:
     return PageRun(name, found, settings, _repeat(folder, settings), "; ".join(problems) or None)
 
 
-def _readable(path: Path, problems: list[str]) -> Iterator[Event]:
+def events_by_name(folders: Sequence[Path], problems: list[str], *, detail: bool = True) -> dict[str, Iterator[Event]]:
+    """The events of each run, by its name, read as they are asked for; what is damaged is added to `problems`.
+
+    Without detail only what is not detail is read, however much of that there is.
+    """
+    most = MOST_DETAIL_BYTES if detail else 0
+    names = _names(folders)
+    return {name: _readable(each / EVENTS, problems, most) for name, each in zip(names, folders, strict=True)}
+
+
+def began_at(folder: Path) -> float:
+    """About when a run began, in seconds since 1970: when its first file was written."""
+    for name in (CONFIG, EVENTS):
+        with suppress(OSError):
+            return (folder / name).stat().st_mtime
+    return 0.0
+
+
+def _readable(path: Path, problems: list[str], most_bytes: int = MOST_DETAIL_BYTES) -> Iterator[Event]:
     """The events up to the first that cannot be read: the last line of a run that was killed is often half a line."""
-    events = read_events(path, MOST_DETAIL_BYTES)
+    events = read_events(path, most_bytes)
     yield from _first(events)
     try:
         yield from events

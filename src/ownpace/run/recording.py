@@ -2,60 +2,29 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 
 from ownpace.core.blocks.varying_batch import VaryingBatch
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import DivergenceError, OwnpaceError
 from ownpace.core.contract.events import Evaluation, Event, Run
 from ownpace.core.contract.target import Target, TargetWatch
 from ownpace.core.learning.plain_state import PlainState
-from ownpace.engines import Outcome
+from ownpace.engines import Job, Outcome
 from ownpace.report.advice import advice
-from ownpace.report.summary import Summary, SummaryBuilder
-from ownpace.run.checkpoints import CheckpointWriter, samples_of
+from ownpace.report.outline import RunOutline
+from ownpace.report.summary import SummaryBuilder
+from ownpace.run.checkpoints import CheckpointWriter
 from ownpace.run.config import Config
 from ownpace.run.folder import RunFolder
+from ownpace.run.history import History
+from ownpace.run.result import Result, go_on_from, model_of
 from ownpace.run.resume import Resumption, about_run
 from ownpace.run.resumed_folder import ResumedFolder, recorded
 
-
-@dataclass(frozen=True)
-class Result:
-    """What came out of a run."""
-
-    summary: Summary
-    wall_seconds: float
-    error: OwnpaceError | None
-    folder: Path | None
-    checkpoint: Path | None = None
-    """The latest that is whole, if the run wrote any or went on from one."""
-    remark: str | None = None
-    """What the algorithm has to say of this run, if anything."""
-    warnings: tuple[str, ...] = ()
-    """What makes the figures of this run mean less than they seem to."""
-
-    def how_to_go_on(self) -> str | None:
-        """What to do after a run that ended early, if there is a checkpoint to go on from."""
-        # One that diverged would do so again.
-        if self.error is None or isinstance(self.error, DivergenceError) or self.checkpoint is None:
-            return None
-        return go_on_from(self.checkpoint)
-
-    def as_dict(self) -> dict[str, object]:
-        """The summary and the wall-clock time, ready for JSON."""
-        about = {"wall_seconds": self.wall_seconds, "warnings": list(self.warnings)}
-        return {**self.summary.as_dict(), **about, "out": self.folder and str(self.folder)}
-
-
-def go_on_from(checkpoint: Path) -> str:
-    """What to do after a run that ended early."""
-    run = checkpoint.parent.parent
-    return f"go on from sample {samples_of(checkpoint):,} with: ownpace train --resume {shlex.quote(str(run))}"
+__all__ = ["Highlights", "Recording", "Result", "go_on_from"]
 
 
 class Recording:
@@ -76,6 +45,8 @@ class Recording:
         self._on_event = on_event
         self._highlights = Highlights()
         self._builder = SummaryBuilder()
+        self._history = History()
+        self._outline = RunOutline()
         self._began = time.perf_counter()
         if resumption is not None:
             # Of the whole run, not only of its latest part.
@@ -83,8 +54,10 @@ class Recording:
             for event in resumption.highlights:
                 self._highlights.take(event)
                 self._builder.take(event)
-            if on_event is not None:
-                for event in recorded(resumption):
+            for event in recorded(resumption):
+                self._history.take(event)
+                self._outline.take(event)
+                if on_event is not None:
                     on_event(event)
 
     def emit(self, event: Event) -> None:
@@ -94,6 +67,8 @@ class Recording:
         # Counted and written before it is shown: if the handler raises, the record is not lost.
         self._highlights.take(event)
         self._builder.take(event)
+        self._history.take(event)
+        self._outline.take(event)
         self._folder.write_event(event)
         if self._on_event is not None:
             self._on_event(event)
@@ -116,7 +91,7 @@ class Recording:
         if self._writer is not None:
             self._writer.close()
 
-    def result(self, outcome: Outcome, algorithm: Algorithm) -> Result:
+    def result(self, outcome: Outcome, job: Job) -> Result:
         """What came out."""
         summary = self._builder.summary()
         if outcome.error is not None:
@@ -124,9 +99,18 @@ class Recording:
             summary = replace(summary, code=outcome.error.code)
         checkpoint = self._folder.checkpoint if self._writer is None else self._writer.last
         wall_seconds = time.perf_counter() - self._began
-        remark = algorithm.remark(summary.updates)
-        warnings = tuple(advice(summary, self._asked(algorithm, len(summary.busy))))
-        return Result(summary, wall_seconds, outcome.error, self._folder.path, checkpoint, remark, warnings)
+        return Result(
+            summary,
+            wall_seconds,
+            outcome.error,
+            self._folder.path,
+            checkpoint,
+            job.algorithm.remark(summary.updates),
+            tuple(advice(summary, self._asked(job.algorithm, len(summary.busy)))),
+            self._history,
+            self._outline,
+            partial(model_of, job.task, outcome.model),
+        )
 
     def _asked(self, algorithm: Algorithm, num_workers: int) -> int | None:
         """The samples of an update that were asked for, where there may be more of them and no bound was lifted."""

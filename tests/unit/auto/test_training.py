@@ -43,5 +43,5 @@ def test_it_plans_goes_and_leaves_its_choice_in_the_runs_folder(tmp_path, capsys
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
     assert saved["algorithm"] not in ("auto", "sync")
     said = capsys.readouterr().err
-    assert f"auto: {saved['algorithm']}" in said
+    assert f"auto: Take {saved['algorithm']}" in said
     assert result.summary.samples > 0

@@ -12,7 +12,8 @@ import pytest
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Compute, End, Evaluation, Event, Run, Sums, Tally, Transfer, Update, Wait
-from ownpace.report.figure import COLOURS, LINES, draw_comparison
+from ownpace.report.colours import OF_ALGORITHMS
+from ownpace.report.figure import COLOURS, draw_comparison
 from ownpace.report.outline import RunOutline
 
 pytest.importorskip("matplotlib")
@@ -74,15 +75,43 @@ def test_a_prediction_has_the_colour_of_its_run_and_no_timeline(tmp_path):
     assert texts(svg).count("measured") == 2
     assert texts(svg).count("predicted") == 1
     dashed = [style for style in re.findall(r'style="([^"]*)"', svg) if "stroke-dasharray" in style]
-    assert any(LINES[0] in style for style in dashed)
-    assert LINES[1] not in svg
+    assert any(OF_ALGORITHMS["sync"] in style for style in dashed)
 
 
-def test_of_many_workers_the_first_are_shown(tmp_path):
+def test_an_algorithm_has_its_colour_wherever_it_stands(tmp_path):
+    for names in (("sync", "pace"), ("pace", "sync")):
+        svg = drawn(tmp_path, **{name: a_run(name) for name in names})
+        assert OF_ALGORITHMS["sync"] in svg
+        assert OF_ALGORITHMS["pace"] in svg
+
+
+def test_timelines_of_unlike_runs_have_scales_of_their_own(tmp_path):
+    slow = [replace(event, t=100 * event.t) if isinstance(event, Update) else event for event in a_run("diloco")]
+    ticks = texts(drawn(tmp_path, sync=a_run(), pace=a_run("pace"), diloco=slow))
+    assert "400" in ticks
+    assert "4.0" in ticks  # not squeezed into a hundredth
+
+
+def test_a_figure_of_nothing_is_not_drawn(tmp_path):
+    nothing = [event for event in a_run() if isinstance(event, Run | End)]
+    with pytest.raises(InputError, match="nothing was recorded"):
+        drawn(tmp_path, sync=nothing)
+    curves = [event for event in a_run() if isinstance(event, Run | End | Evaluation)]
+    shown = texts(drawn(tmp_path, sync=curves))
+    assert "test accuracy" in shown
+    assert "worker-0" not in shown
+
+
+def test_of_many_workers_some_of_each_class_are_shown(tmp_path):
     shown = texts(drawn(tmp_path, sync=a_run(num_workers=12)))
-    assert "sync (first 8 of 12 workers)" in shown
-    assert "worker-7" in shown
-    assert "worker-8" not in shown
+    assert "sync (8 of 12 workers)" in shown
+    assert "worker-0" in shown
+    assert "worker-11" in shown  # the last class, if machines have no names
+    first, *others = a_run(num_workers=1)
+    assert isinstance(first, Run)
+    machines = [*(f"new-{n}" for n in range(900)), *(f"old-{n}" for n in range(100))]
+    outline = RunOutline([replace(first, groups={"workers": machines}), *others])
+    assert [name.partition("-")[0] for name in outline.rows] == ["new"] * 4 + ["old"] * 4
 
 
 def test_of_many_runs_the_first_have_timelines(tmp_path):

@@ -160,7 +160,7 @@ def test_names_may_say_where_to_import_from():
 
 def test_a_model_of_an_own_task_is_called_by_its_name():
     assert Config(task=Digits(model_name="lenet")).job().labels == {
-        "algorithm": "pace",
+        "algorithm": "stride",
         "task": "Digits",
         "model": "lenet",
     }

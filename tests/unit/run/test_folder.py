@@ -202,7 +202,7 @@ def test_what_was_begun_for_nothing_is_removed_and_nothing_else(tmp_path):
 
 
 def test_a_full_disk_stops_records_and_not_training(tmp_path, caplog):
-    long = Config(task="digits", epochs=3, eval_every=2000)
+    long = Config(algorithm="pace", task="digits", epochs=3, eval_every=2000)
     whole = execute(long, tmp_path / "whole")
     size = (tmp_path / "whole" / "events.jsonl").stat().st_size
     with largest_file(size // 2):

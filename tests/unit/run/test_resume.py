@@ -53,7 +53,7 @@ def test_what_makes_no_other_run_of_it_may_be_changed(run):
     assert config.parameters["staleness"] == 3
     assert set(CHANGEABLE) <= set(Config.__dataclass_fields__)
     for change, reason in {
-        "lr": "lr is 0.5, but the run at .* has 0.05, and a run that goes on cannot change that",
+        "lr": "lr is 0.5, but the run at .* has 0.1, and a run that goes on cannot change that",
         "momentum": "momentum is 0.5",
     }.items():
         with pytest.raises(InputError, match=reason):
@@ -92,7 +92,7 @@ def test_a_foreign_one_is_refused_with_the_reason(run, tmp_path):
     other = a_run(tmp_path / "other", CONFIG.override(lr=0.5), 400)
     path = Checkpoints(other).newest_first()[0]
     path.rename(run / "checkpoints" / path.name)
-    with pytest.raises(InputError, match=r"is of another run: its lr was 0\.5, but .*config\.json says 0\.05"):
+    with pytest.raises(InputError, match=r"is of another run: its lr was 0\.5, but .*config\.json says 0\.1"):
         find_resumption(run, {})
 
 

@@ -35,6 +35,8 @@ class OwnpaceError(Exception):
     """Whether it only follows from the failure of another node, which has a better explanation."""
     blame = ""
     """The node that failed, where that is known."""
+    result: object | None = None
+    """What had come out by then, where `ownpace.train` or `compare` raised it: a `Result`, which has the model."""
     told = False
     """Whether the main process has heard of it, so that this one need not report it again."""
 

@@ -236,7 +236,10 @@ def from_line(line: str) -> Event:
         ValueError: It describes none.
     """
     try:
-        record = _decoder.decode(line)
+        text = line.strip()
+        record, end = _decoder.raw_decode(text)  # `decode` looks for space around it, twice
+        if end != len(text):
+            raise ValueError("there is more than one JSON value")
         cls = _KINDS[record.pop("kind")]
         if cls is End:
             sums = record["sums"]

@@ -114,6 +114,13 @@ class RunDigest:
         """How long the run is, as far as is known."""
         return max(self._so_far.last_t, 0.0 if self._end is None else self._end.t)
 
+    @property
+    def recorded_s(self) -> float:
+        """The time of which there is detail, up to where the budget was spent."""
+        whole = self.summary().seconds
+        missing = sum(min(each.until, whole) - each.t for each in self.omitted if each.t < whole)
+        return max(0.0, whole - missing)
+
     def summary(self) -> Summary:
         """The run in numbers; of one without a last record, as far as its records go."""
         _ = self.start

@@ -12,6 +12,8 @@ MOST_SPANS = 5000
 MOST_UPDATES = 2000
 """Likewise."""
 NUM_BUCKETS = 1024
+_LATEST_S = 1e15
+"""Later than any run: a damaged record must not stretch the timeline beyond what floats can count."""
 Span = tuple[int, str, float, float]
 """Row, kind, from when, until when."""
 
@@ -93,7 +95,7 @@ class Timeline:
 
     def add(self, row: int, kind: str, t: float, until: float) -> None:
         """One row did one thing; what took no time is not shown."""
-        if until > t >= 0:
+        if 0 <= t < until < _LATEST_S:
             self.overview.add(row, kind, t, until)
             self._spans.add((row, kind, t, until))
 

@@ -19,7 +19,7 @@ Shares = Mapping[str, float]
 
 def time_bars(digest: RunDigest) -> str:
     """One bar for each worker, or for each class of machines."""
-    seconds = digest.summary().seconds or 1.0
+    seconds = digest.recorded_s or 1.0
     by_class = digest.spent_by_class()
     exact = digest.summary().busy
     workers = {
@@ -69,7 +69,7 @@ def histogram(title: str, bins: Sequence[Bin], mean: float, most: int | None) ->
     if not bins:
         return (
             f"<figure class=histogram><figcaption><b>{escape(title)}</b> mean {count(mean)}"
-            f"{'' if most is None else f', at most {most:,}'}</figcaption>"
+            f"{'' if most is None else f', ≤ {most:,}'}</figcaption>"
             "<p class=none>Single updates were not recorded.</p></figure>"
         )
     total = sum(each.count for each in bins)
@@ -81,9 +81,10 @@ def histogram(title: str, bins: Sequence[Bin], mean: float, most: int | None) ->
     said = "; ".join(f"{_range(each)}: {percent(each.count / total)}" for each in bins if each.count)
     last = bins[-1].high if most is None else max(bins[-1].low, min(bins[-1].high, most))
     axis = f"<span>{bins[0].low:,}</span>" + (f"<span>{last:,}</span>" if last > bins[0].low else "")
-    peak = "" if most is None else f", at most {most:,}"
+    peak = "" if most is None else f", ≤ {most:,}"
     return (
-        f"<figure class=histogram><figcaption><b>{escape(title)}</b> mean {count(mean)}{peak}</figcaption>"
+        f'<figure class=histogram style="--n:{len(bins)}"><figcaption><b>{escape(title)}</b> mean {count(mean)}{peak}'
+        "</figcaption>"
         f'<div class=columns role=img aria-label="{escape(f"{title}: {said}")}">{columns}</div>'
         f"<div class=ends>{axis}</div></figure>"
     )

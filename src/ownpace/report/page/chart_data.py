@@ -41,8 +41,19 @@ def timeline(digest: RunDigest) -> Json:
         "overview": _overview(lines.overview, end),
         "stretches": [_stretch(each) for each in lines.stretches(end)],
         "marks": [{"t": mark.t, "text": _mark(mark)} for mark in digest.marks],
-        "omitted": [[each.t, each.until] for each in digest.omitted],
+        "omitted": _merged([(each.t, each.until) for each in digest.omitted], end / 200),
     }
+
+
+def _merged(stretches: Sequence[tuple[float, float]], gap: float) -> list[list[float]]:
+    """Stretches that follow each other as one."""
+    merged: list[list[float]] = []
+    for t, until in sorted(stretches):
+        if merged and t <= merged[-1][1] + gap:
+            merged[-1][1] = max(merged[-1][1], until)
+        else:
+            merged.append([t, until])
+    return merged
 
 
 def _mark(mark: Fault | Generation) -> str:
@@ -54,7 +65,8 @@ def _mark(mark: Fault | Generation) -> str:
 
 def _overview(overview: Overview, end: float) -> Json:
     """A byte for each bucket: the share of its time, from 0 to 255."""
-    used = min(len(next(iter(overview.seconds.values()), [])), int(end / overview.width) + 1)
+    most = len(next(iter(overview.seconds.values()), []))
+    used = min(most, int(min(end / overview.width, most)) + 1)
     shares = {
         f"{row} {kind}": base64.b64encode(
             bytes(min(255, round(255 * seconds / overview.width)) for seconds in buckets[:used])

@@ -79,7 +79,7 @@ def page(runs: Sequence[PageRun], made_at: str) -> str:
         _section("settings", "What was run", _settings(runs, marks)),
     ]
     data = [_data(run, dash) for run, dash in zip(runs, dashes, strict=True)]
-    return "\n".join(
+    text = "\n".join(
         (
             f'{MARK} {__version__}">',
             "<meta charset=utf-8>",
@@ -89,6 +89,7 @@ def page(runs: Sequence[PageRun], made_at: str) -> str:
             f"<title>{escape(headline)} – ownpace</title>",
             f"<style>{_asset('page.css')}</style>",
             "<main>",
+            "<noscript>Curves and timelines are drawn by a script, which is switched off here.</noscript>",
             *sections,
             f"<footer>Made by ownpace {__version__}, {escape(made_at)}. This file needs nothing but itself.</footer>",
             "</main>",
@@ -97,6 +98,7 @@ def page(runs: Sequence[PageRun], made_at: str) -> str:
             "</html>\n",
         )
     )
+    return text.encode("utf-8", "replace").decode("utf-8")  # JSON may hold halves of characters
 
 
 def _asset(name: str) -> str:
@@ -130,7 +132,7 @@ def _data(run: PageRun, dash: str) -> Mapping[str, object]:
         "name": run.name,
         "colour": colour_of(run.summary.algorithm),
         "dash": dash,
-        "target": run.summary.target,
+        "targets": {"accuracy": run.summary.target, "loss": run.summary.target_loss},
         "curves": chart_data.curves(run.digest),
         "timeline": chart_data.timeline(run.digest),
     }
@@ -203,10 +205,9 @@ def _updates(run: PageRun) -> str:
 
 
 def _timelines(runs: Sequence[PageRun], marks: Sequence[str]) -> str:
-    keys = (
-        "<p class=hint>Drag or scroll to move and zoom; with the keyboard: arrows, + and −, 0 for all of it.</p>"
-        + _choice("together", [("each", "each by itself"), ("same", "the same window for all")])
-    )
+    keys = "<p class=hint>Drag or scroll to move and zoom; with the keyboard: arrows, + and −, 0 for all of it.</p>"
+    if len(runs) > 1:
+        keys += _choice("together", [("each", "each by itself"), ("same", "the same window for all")])
     bodies = []
     for at, (run, mark) in enumerate(zip(runs, marks, strict=True)):
         rows, workers = len(run.digest.start.timeline.rows), len(run.digest.run.groups.get("workers", []))

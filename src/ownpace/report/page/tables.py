@@ -6,10 +6,25 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from ownpace.report.page.words import count, duration, percent
+from ownpace.report.page.words import count, duration, goal, percent
 from ownpace.report.summary import Summary
 
-_FIRST = ("algorithm", "parameters", "task", "model", "engine", "seed", "batch_size", "lr", "momentum", "optimizer")
+_FIRST = (
+    *(
+        "algorithm",
+        "parameters",
+        "task",
+        "model",
+        "fleet",
+        "engine",
+        "seed",
+        "batch_size",
+        "optimizer",
+        "lr",
+        "momentum",
+    ),
+    *("schedule", "samples", "seconds"),
+)
 """What people ask for first."""
 _LONGEST_SETTINGS = 20_000
 """Characters of a configuration that are shown."""
@@ -26,24 +41,29 @@ def swatch(colour: str, dash: str = "") -> str:
 
 def summary_table(rows: Sequence[tuple[str, str, Summary]]) -> str:
     """One row for each run: its swatch, its name, and its numbers; on narrow screens a card for each."""
-    target = next((summary.target for _, _, summary in rows if summary.target is not None), None)
+    target = next((found for _, _, summary in rows if (found := goal(summary)) is not None), None)
     early = any(summary.reason != "finished" for _, _, summary in rows)
+    without = {"accuracy"} if all(summary.accuracy is None for _, _, summary in rows) else set()
     body = []
     for mark, name, summary in rows:
         cells = [
-            f'<td data-label="{escape(label)}">{escape(value)}</td>' for label, value in _cells(summary, target, early)
+            f'<td data-label="{escape(label)}">{escape(value)}</td>'
+            for label, value in _cells(summary, target, early)
+            if label not in without
         ]
         body.append(f"<tr><th scope=row>{mark} {escape(name)}</th>{''.join(cells)}</tr>")
-    heads = "".join(f"<th scope=col>{escape(label)}</th>" for label, _ in _cells(rows[0][2], target, early))
+    heads = "".join(
+        f"<th scope=col>{escape(label)}</th>" for label, _ in _cells(rows[0][2], target, early) if label not in without
+    )
     return (
         f"<table class=runs><thead><tr><th scope=col>run</th>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     )
 
 
-def _cells(summary: Summary, target: float | None, early: bool) -> list[tuple[str, str]]:
+def _cells(summary: Summary, target: str | None, early: bool) -> list[tuple[str, str]]:
     cells = []
     if target is not None:
-        cells.append((f"time to {percent(target, 1)}", _time(summary, target)))
+        cells.append((f"time to {target}", _time(summary, target)))
     most = summary.update_samples.max
     cells += [
         ("accuracy", "–" if summary.accuracy is None else percent(summary.accuracy, 1)),
@@ -60,11 +80,12 @@ def _cells(summary: Summary, target: float | None, early: bool) -> list[tuple[st
     return cells
 
 
-def _time(summary: Summary, target: float) -> str:
+def _time(summary: Summary, target: str) -> str:
     """The time to the target; of a run that has another one, to that."""
-    if summary.target is None:
+    own = goal(summary)
+    if own is None:
         return "–"
-    of_its_own = "" if summary.target == target else f" (to {percent(summary.target, 1)})"
+    of_its_own = "" if own == target else f" (to {own})"
     return ("not reached" if summary.time_to_target is None else duration(summary.time_to_target)) + of_its_own
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from ownpace.report.page.words import count, duration, listing, percent
+from ownpace.report.page.words import count, duration, goal, listing, percent
 from ownpace.report.summary import Summary
 
 _FEW_UPDATES = 50
@@ -76,11 +76,12 @@ def contenders(runs: Sequence[Compared]) -> list[Contender]:
 
 
 def _alone(name: str, summary: Summary) -> str:
-    if summary.target is not None and summary.time_to_target is not None:
-        return f"{name} reached {percent(summary.target, 1)} after {duration(summary.time_to_target)}"
-    score = _score(summary.accuracy, summary.loss)
-    if summary.target is not None:
-        return f"{name} did not reach {percent(summary.target, 1)}{score and f': it came to {score}'}"
+    target = goal(summary)
+    if target is not None and summary.time_to_target is not None:
+        return f"{name} reached {target} after {duration(summary.time_to_target)}"
+    score = _score(summary.accuracy if summary.target_loss is None else None, summary.loss)
+    if target is not None:
+        return f"{name} did not reach {target}{score and f': it came to {score}'}"
     return (
         f"{name} came to {score} in {duration(summary.seconds)}"
         if score
@@ -108,13 +109,13 @@ def _about(name: str, summary: Summary) -> list[str]:
 
 
 def _compared(found: Sequence[Contender]) -> tuple[str, list[str]]:
-    tasks = {(each.summaries[0].task, each.summaries[0].target) for each in found}
+    tasks = {(each.summaries[0].task, goal(each.summaries[0])) for each in found}
     if len(tasks) > 1:
         return f"{len(found)} runs with different tasks or targets", ["So none of them is called the first."]
     if len(found) == 1:
         (name, summaries) = found[0].name, found[0].summaries
         return f"{_alone(name, summaries[0])}, with the first of {len(summaries)} seeds", []
-    target = found[0].summaries[0].target
+    target = goal(found[0].summaries[0])
     timed = sorted((each.time, each.name, each) for each in found if each.time is not None)
     if target is None or not timed:
         return _by_score(found, target)
@@ -122,10 +123,10 @@ def _compared(found: Sequence[Contender]) -> tuple[str, list[str]]:
 
 
 def _by_time(
-    timed: Sequence[tuple[float, Contender]], found: Sequence[Contender], target: float
+    timed: Sequence[tuple[float, Contender]], found: Sequence[Contender], target: str
 ) -> tuple[str, list[str]]:
     time, first = timed[0]
-    headline = f"{first.name} is first to {percent(target, 1)}: after {duration(time)}{first.spread}"
+    headline = f"{first.name} is first to {target}: after {duration(time)}{first.spread}"
     lines = []
     if len(timed) > 1:
         slower = [f"{each.name} took {later / time:.2g} times as long ({duration(later)})" for later, each in timed[1:]]
@@ -136,8 +137,8 @@ def _by_time(
     return headline, lines
 
 
-def _by_score(found: Sequence[Contender], target: float | None) -> tuple[str, list[str]]:
-    missed = "" if target is None else f"None reached {percent(target, 1)}; "
+def _by_score(found: Sequence[Contender], target: str | None) -> tuple[str, list[str]]:
+    missed = "" if target is None else f"None reached {target}; "
     scored = [(each.accuracy, each) for each in found if each.accuracy is not None]
     fastest = max(found, key=lambda each: each.rate)
     speed = f"{fastest.name} is the fastest, with {count(fastest.rate)} samples/s."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ownpace.report.summary import Summary
+
 NO_BREAK = "\N{NO-BREAK SPACE}"
 """Between a number and its unit."""
 
@@ -50,3 +52,10 @@ def listing(names: Sequence[str]) -> str:
     'sync, pace and abs'
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def goal(summary: Summary) -> str | None:
+    """What a run was to reach; None: nothing."""
+    if summary.target is not None:
+        return percent(summary.target, 1)
+    return None if summary.target_loss is None else f"a loss of {summary.target_loss:g}"

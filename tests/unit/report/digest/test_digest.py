@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import Compute, Evaluation, Event, Fault, Run, Transfer, Update, Wait
+from ownpace.core.contract.events import Compute, Evaluation, Event, Fault, Omitted, Run, Transfer, Update, Wait
 from ownpace.report.digest import digest
 from ownpace.report.digest.classes import chosen, classes_of
 from ownpace.report.digest.histogram import Histogram
 from ownpace.report.digest.run_digest import CUT_OFF
 from ownpace.report.digest.thinned import Thinned
 from ownpace.report.digest.timeline import MOST_SPANS, Overview, Timeline
+from ownpace.report.page import PageRun
+from ownpace.report.page.document import page
 
 
 def first(*workers: str) -> Run:
@@ -109,6 +112,7 @@ def test_a_run_that_was_cut_off_is_summed_up_as_far_as_it_goes():
         Update(2.0, "worker-0", 1, 16, 16, 0),
         Evaluation(2.0, 16, 1, 1.5, 0.9),
         Update(4.0, "worker-0", 2, 24, 40, 2),
+        Evaluation(4.0, 40, 2, 1.0, 0.9),
         Fault(4.5, "worker-1", "kill"),
     ]
     found = digest(events)
@@ -118,6 +122,36 @@ def test_a_run_that_was_cut_off_is_summed_up_as_far_as_it_goes():
     assert (summary.staleness.mean, summary.staleness.max, summary.update_samples.max) == (1.0, 2, 24)
     assert summary.limit_samples_per_s == 12.0
     assert [mark.kind for mark in found.marks] == ["fault"]
+
+
+def test_a_run_without_detail_that_was_cut_off_has_no_limit_to_compare_with():
+    summary = digest([first("worker-0"), Evaluation(2.0, 16, 1, 1.5, 0.9)]).summary()
+    assert (summary.samples_per_s, summary.share_of_limit) == (8.0, 0.0)
+
+
+def test_no_value_of_a_damaged_record_is_too_much():
+    events: list[Event] = [
+        replace(first("worker-0"), algorithm="\ud800"),
+        Compute(0.0, 1e300, "worker-0", 8, 0),
+        Compute(-1e300, -1.0, "worker-0", -8, 0),
+        Update(1.7e308, "worker-0", 1, -16, -16, -3),
+        Evaluation(-5.0, -1, -1, 1e300, -7.0),
+    ]
+    text = page([PageRun("damaged", digest(events), {}, "")], "today")
+    assert "damaged" in text.encode().decode()
+
+
+def test_time_that_was_not_recorded_does_not_count():
+    events: list[Event] = [
+        first("worker-0"),
+        Compute(0.0, 1.0, "worker-0", 8, 0),
+        Wait(1.0, 2.0, "worker-0", "message"),
+        Omitted(2.0, 8.0, {}, {}, 0, 0),
+        Compute(8.0, 9.0, "worker-0", 8, 0),
+        Wait(9.0, 10.0, "worker-0", "message"),
+    ]
+    found = digest(events)
+    assert (found.recorded_s, found.seconds) == (4.0, 10.0)
 
 
 def test_events_without_a_beginning_are_refused():

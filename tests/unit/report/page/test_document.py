@@ -69,6 +69,7 @@ def test_foreign_names_and_settings_stay_text():
     assert BAD in Elements(text).text
     data = re.search(r"<script type=application/json id=data>(.*?)</script>", text, re.DOTALL)
     assert data is not None
+    assert not set(data[1]) & set("<>&")  # what could end the script, or begin a comment in it
     assert [each["name"] for each in json.loads(data[1])] == [BAD, BAD]
 
 

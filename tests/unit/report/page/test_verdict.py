@@ -52,6 +52,14 @@ def test_one_run_says_how_far_it_came_and_who_was_idle():
     assert said(("first", replace(PLAIN, accuracy=None, loss=None))).startswith("first made 100 updates")
 
 
+def test_a_loss_may_be_the_target():
+    race = replace(RACE, target=None, target_loss=0.5)
+    assert said(("first", race)).startswith("first reached a loss of 0.5 after 2.00 s")
+    missed = replace(race, time_to_target=None, loss=0.7)
+    assert said(("first", missed)).startswith("first did not reach a loss of 0.5: it came to a loss of 0.7")
+    assert said(("a", race), ("b", missed)).startswith("a is first to a loss of 0.5")
+
+
 def test_the_first_to_the_target_is_named_and_by_how_much():
     race = said(("sync", RACE), ("pace", FAST), ("abs", replace(RACE, algorithm="abs", time_to_target=None)))
     assert race.startswith("pace is first to 90.0 %: after 1.00 s | sync took 2 times as long (2.00 s).")

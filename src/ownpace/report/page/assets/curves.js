@@ -113,10 +113,10 @@ class Curves {
   frame(lines, value, over, width, height) {
     const right = Math.max(...lines.map((line) => line.x.at(-1))) || 1;
     const all = lines.flatMap((line) => line.y);
-    const targets = new Set(lines.map((line) => line.run.target).filter((each) => each !== null));
-    const target = value === "accuracy" && targets.size === 1 ? [...targets][0] : null;
+    const targets = new Set(lines.map((line) => line.run.targets[value]).filter((each) => each !== null));
+    const target = targets.size === 1 ? [...targets][0] : null;
     let low = all.reduce((a, b) => Math.min(a, b)), high = all.reduce((a, b) => Math.max(a, b));
-    if (target !== null) high = Math.max(high, target);
+    if (target !== null) [low, high] = [Math.min(low, target), Math.max(high, target)];
     // Losses over decades: a logarithmic scale shows the end as well as the beginning.
     const log = value === "loss" && low > 0 && high / low > 30;
     const to = log ? Math.log10 : (y) => y;
@@ -147,7 +147,8 @@ class Curves {
     if (frame.target !== null) {
       const y = frame.y(frame.target);
       node("line", {class: "target", x1: frame.left, x2: width - 14, y1: y, y2: y}, svg);
-      node("text", {x: width - 16, y: y + 14, "text-anchor": "end"}, svg).textContent =
+      // On the left: there, curves are still far from it.
+      node("text", {x: frame.left + 6, y: y - 5}, svg).textContent =
         `target ${this.text(value, frame.target)}`;
     }
   }

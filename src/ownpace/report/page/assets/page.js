@@ -1,6 +1,6 @@
 const runs = JSON.parse(document.getElementById("data").textContent);
 if (document.getElementById("chart")) new Curves(runs);
-const together = () => document.querySelector("input[name=together]:checked").value === "same";
+const together = () => document.querySelector("input[name=together][value=same]")?.checked;
 const timelines = [...document.querySelectorAll(".timeline")].map((box) =>
   new Timeline(box, runs[+box.dataset.run], (moved) => {
     if (together()) for (const other of timelines) if (other !== moved) other.show(moved.from, moved.until);

@@ -136,6 +136,7 @@ class Timeline {
     pen.save();
     pen.beginPath(); pen.rect(this.left, 0, this.plot(), height - AXIS); pen.clip();
     rows.forEach((row, at) => this.row(pen, at, TOP + at * ROW));
+    this.blanks(pen, height);
     this.updates(pen);
     this.marks(pen, height);
     pen.restore();
@@ -220,6 +221,25 @@ class Timeline {
     }
   }
 
+  /* Where nothing was recorded, hatched: it must not pass for idleness. */
+  blanks(pen, height) {
+    for (const [from, until] of this.data.omitted) {
+      const left = Math.max(this.left, this.x(from)), right = Math.min(this.width, this.x(until));
+      if (!(right > left)) continue;
+      pen.fillStyle = this.colours.card;
+      pen.fillRect(left, TOP, right - left, height - AXIS - TOP);
+      pen.save();
+      pen.beginPath(); pen.rect(left, TOP, right - left, height - AXIS - TOP); pen.clip();
+      pen.strokeStyle = this.colours.line; pen.lineWidth = 1.5;
+      pen.beginPath();
+      for (let x = left - height - left % 9; x < right; x += 9) { pen.moveTo(x, height); pen.lineTo(x + height, 0); }
+      pen.stroke();
+      pen.textAlign = "center"; pen.textBaseline = "middle"; pen.fillStyle = this.colours.soft;
+      if (right - left > 90) pen.fillText("not recorded", (left + right) / 2, TOP + this.data.rows.length * ROW / 2);
+      pen.restore();
+    }
+  }
+
   updates(pen) {
     pen.fillStyle = this.colours.ink;
     for (const stretch of this.data.stretches) {
@@ -254,6 +274,7 @@ class Timeline {
     const t = this.time(event.clientX);
     const row = Math.floor((event.clientY - this.canvas.getBoundingClientRect().top - TOP) / ROW);
     if (t < this.from || t > this.until || row < 0 || row >= this.data.rows.length) return "";
+    if (this.data.omitted.some(([from, until]) => from <= t && t <= until)) return `${seconds(t)}: not recorded`;
     const {name, class: kind} = this.data.rows[row];
     const near = (this.until - this.from) / this.plot() * 5;
     const mark = this.data.marks.find((each) => Math.abs(each.t - t) < near);
