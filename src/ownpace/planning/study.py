@@ -131,7 +131,7 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Target:
+class Reachable:
     """What can be reached, and the rate that gets there in the end: seldom the one that is there first."""
 
     level: float | None
@@ -190,12 +190,12 @@ def _attempts(base: Config, candidate: Candidate, terms: Terms) -> _Attempt:
 
 def find_target(
     base: Config, candidate: Candidate, timing: Timing, grid: Sequence[float], terms: Terms
-) -> Asks[Target]:
+) -> Asks[Reachable]:
     """A target that can be reached: what the best rate gets to."""
     lengths = _lengths(terms.samples, timing.samples_per_update)
     halved = yield from halve(_attempts(base, candidate, terms), grid, lengths, None)
     level = reachable(halved.best)
-    return Target(level, halved.lr, noise_near(halved, level))
+    return Reachable(level, halved.lr, noise_near(halved, level))
 
 
 def _studied(lr: float, level: float | None, runs: list[Tried], halved: Halved) -> Studied:
