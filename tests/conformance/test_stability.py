@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from tests.conformance.plain.spy import spied
 
+from ownpace import make_algorithm
+from ownpace.core.contract.events import Evaluation
 from ownpace.fleet import Network, paces
 from ownpace.tasks import Quadratic
 from ownpace.testing import simulate
@@ -81,3 +83,24 @@ def test_the_largest_stable_learning_rate(name, num_workers, predict, mu, limit)
         num_updates = math.ceil(math.log(1e3) / abs(math.log(rate)))  # a factor of a thousand, either way
         distance = final_distance(name, num_workers, h, mu, num_updates, **parameters)
         assert distance < 0.05 if below else distance > 20
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(("num_workers", "h", "settles"), [(4, 0.9, True), (4, 1.2, False), (1, 1.2, True)])
+def test_where_workers_of_pace_disagree_they_are_stable_up_to_one(
+    momentum: float, num_workers: int, h: float, settles: bool
+) -> None:
+    """What a worker's gradient differs by from the mean is multiplied by −η·a at its next point, whatever μ is."""
+    outcome, events = simulate(
+        make_algorithm("pace"),
+        paces(*[1024] * num_workers, jitter=0.0, network=Network(bandwidth_bytes_per_s=1e12, latency_s=0)),
+        task=Quadratic(dimensions=2, noise=1.0),
+        batch_size=4,
+        samples=4 * 300 * num_workers,
+        eval_every=10**9,
+        detail=False,
+        lr=h,
+        momentum=momentum,
+    )
+    losses = [event.loss for event in events if isinstance(event, Evaluation)]
+    assert (outcome.error is None and losses[-1] is not None and losses[-1] < 10) == settles

@@ -30,7 +30,7 @@ class Twice(ownpace.Algorithm):
 
 made = ownpace.train(
     algorithm=Twice(), task=Wide(), fleet="x2", engine="process", batch_size=16, samples=640,
-    optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+    optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01), progress=False,
 )
 print(made.summary.updates, made.summary.reason)
 """

@@ -18,6 +18,7 @@ from ownpace.measuring import measure_config
 from ownpace.planning import plan
 from ownpace.run import Config, Result
 from ownpace.run import train as run_train
+from ownpace.run.again import started_again
 from ownpace.run.config import default_fleet
 from ownpace.run.place import check_run
 
@@ -42,6 +43,13 @@ class Chosen:
         """The run with it; `keep_lr`: at the learning rate that was asked for."""
         chosen = replace(given, algorithm=self.algorithm, parameters=dict(self.parameters))
         return chosen if keep_lr or self.lr is None else replace(chosen, lr=self.lr)
+
+    @classmethod
+    def of(cls, begun: Config) -> Chosen:
+        """What was chosen when a run began that goes on now."""
+        name = begun.algorithm
+        assert isinstance(name, str), "a plan chooses among names"
+        return cls(name, begun.parameters, begun.lr, "as it began")
 
     def to_json(self) -> str:
         """As `from_json` reads it."""
@@ -106,13 +114,16 @@ def _with_auto(train: Callable[P, Result]) -> Callable[P, Result]:
         if given.get("algorithm") != AUTO or len(args) > 1:
             return train(*args, **fields)
         refuse_resuming(given.get("resume"))
-        check_out(given.get("out"), overwrite=bool(given.get("overwrite")))
-        chosen = choose(_config(given), _say)
+        out = given.get("out")
+        again = started_again(Path(out) if isinstance(out, str | Path) else None)
+        check_out(out, overwrite=bool(given.get("overwrite")) or again is not None)
+        begun = None if again is None or again.resumption is None else Chosen.of(again.resumption.config)
+        chosen = choose(_config(given), _silence if given.get("progress") is False else _say, begun)
         instead: dict[str, object] = {"algorithm": chosen.algorithm, "parameters": dict(chosen.parameters)}
         if "lr" not in fields and chosen.lr is not None:
             instead["lr"] = chosen.lr
-        again: Callable[..., Result] = train
-        return again(**{**given, **instead})
+        as_chosen: Callable[..., Result] = train
+        return as_chosen(**{**given, **instead})
 
     return trained
 
@@ -137,6 +148,10 @@ def _config(fields: Mapping[str, object]) -> Config:
 def _say(line: str) -> None:
     if is_main_process():
         print(f"ownpace: {line}", file=sys.stderr)
+
+
+def _silence(line: str) -> None:
+    pass
 
 
 train = _with_auto(run_train)

@@ -35,9 +35,7 @@ def chosen(described: Config, given: Given, out: Path | None, *, overwrite: bool
             console.print(f"ownpace: {line}", markup=False, highlight=False)
 
     if goes_on:
-        name = described.algorithm
-        assert isinstance(name, str), "the command line knows algorithms by name"
-        choose(described, say, Chosen(name, described.parameters, described.lr, "as it began"))
+        choose(described, say, Chosen.of(described))
         return described
     check_out(out, overwrite=overwrite)
     keep_lr = given.fields.get("lr") is not None

@@ -42,7 +42,7 @@ class OwnpaceFabricStrategy(AsTorchrunSays, DDPStrategy):
         """A strategy for `Fabric(strategy=…)`.
 
         Args:
-            algorithm: A name (`ownpace list` describes them) or an algorithm of your own.
+            algorithm: A name (`ownpace list` describes them), `auto` (choose for me), or an algorithm of your own.
             parameters: Those of the algorithm of that name.
             sampling: Which rank gets which samples, as in `fleet.batches`.
             clip_norm: Clip the norm of each update's gradient; `fabric.clip_gradients` clips this rank's part.

@@ -61,7 +61,7 @@ class FleetTraining(_Base):
             model: The Trainer's.
             args: The Trainer's.
             *positional: The Trainer's.
-            algorithm: A name (`ownpace list` describes them) or an algorithm of your own.
+            algorithm: A name (`ownpace list` describes them), `auto` (choose for me), or an algorithm of your own.
             parameters: Those of the algorithm of that name.
             sampling: Which rank gets which samples, as in `fleet.batches`.
             join: Further arguments of `ownpace.join`.

@@ -44,7 +44,7 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         """A strategy for `Trainer(strategy=…)`.
 
         Args:
-            algorithm: A name (`ownpace list` describes them) or an algorithm of your own.
+            algorithm: A name (`ownpace list` describes them), `auto` (choose for me), or an algorithm of your own.
             parameters: Those of the algorithm of that name.
             sampling: Which rank gets which samples, as in `fleet.batches`.
             join: Further arguments of `ownpace.join`.

@@ -15,8 +15,8 @@ _OUTLIER = 10.0
 _NO_JITTER = 0.01
 _BLOCKS = 4
 _LEAST_S_PER_BYTE = 1e-13
-_LEAST_SHARE = 0.2
-"""Of the median, at least, that is not jitter: quartiles farther apart are not of this kind of noise."""
+_MOST_JITTER = 3.0
+"""As of a machine whose batches take up to ten times as long; quartiles farther apart are not of this kind of noise."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,8 @@ def fit_pace(times: Sequence[tuple[int, float]]) -> PaceFit:
     mean = statistics.fmean(ratios)
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     spread = (high - low) / (_QUARTILES[2] - _QUARTILES[0])
-    jitter = spread / max(middle - _QUARTILES[1] * spread, _LEAST_SHARE * middle)
-    if jitter < _NO_JITTER:
-        jitter = 0.0
+    undisturbed = max(middle - _QUARTILES[1] * spread, spread / _MOST_JITTER)
+    jitter = spread / undisturbed if spread > _NO_JITTER * undisturbed else 0.0
     base = mean / (1 + jitter * MEAN_ABS_NORMAL)
     return PaceFit(base * s_per_batch, base * s_per_sample, jitter, _uncertainty(ratios, mean))
 

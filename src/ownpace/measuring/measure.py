@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.errors import InputError, Interrupted
 from ownpace.core.learning.dataset_samples import Data, as_samples
 from ownpace.core.learning.task import Score, Task, TensorSamples
 from ownpace.core.settings import positive
@@ -81,6 +81,8 @@ def measure_config(
         report = Path(folder) / "found.json"
         job = _job(config, workers, seconds, report)
         outcome = run_process(job, _ignore, on_progress)
+        if isinstance(outcome.error, Interrupted):
+            raise Interrupted("interrupted; nothing was measured, and nothing written")
         if outcome.error is not None:
             raise outcome.error
         found = Findings.from_json(report.read_text())

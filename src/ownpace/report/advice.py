@@ -74,7 +74,7 @@ def _target(run: Summary, asked: int | None) -> str | None:
         missing, best = run.target - run.best_accuracy, f"the best accuracy was {run.best_accuracy:.1%}"
         goal = f"{run.target:.1%}"
     elif run.target_loss is not None and run.loss is not None:
-        missing = (run.loss - run.target_loss) / run.target_loss
+        missing = (run.loss - run.target_loss) / (run.target_loss or 1.0)  # a file may say 0
         best, goal = f"the loss was {run.loss:.3g} in the end", f"{run.target_loss:.3g}"
     else:
         return None

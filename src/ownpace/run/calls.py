@@ -18,11 +18,12 @@ from ownpace.run.again import started_again
 from ownpace.run.comparison import Comparison
 from ownpace.run.config import Config, help_of
 from ownpace.run.fields import types_of
+from ownpace.run.hooks import OnEvent
 from ownpace.run.names import label
 from ownpace.run.place import COMPARISON, check_comparison, check_run
 from ownpace.run.result import Result, load_result
 from ownpace.run.resume import find_resumption
-from ownpace.run.watching import OnEvent, Watching
+from ownpace.run.watching import Watching
 from ownpace.tasks import TASKS
 
 P = ParamSpec("P")
@@ -101,7 +102,7 @@ def train(
         progress: Whether to show on standard error how far it is (None: in a terminal or a notebook; elsewhere a line
             every ten seconds).
         on_progress: Called now and then with a `ProgressReport`.
-        on_event: Called with every event.
+        on_event: Called with every event; if it fails, that is said once, and the run goes on without it.
         **fields: The fields of `ownpace.Config`.
 
     Raises:
@@ -162,7 +163,7 @@ def compare(
         progress: Whether to show on standard error how far it is (None: in a terminal or a notebook; elsewhere a line
             every ten seconds).
         on_progress: Called now and then with a `ProgressReport`.
-        on_event: Called with every event.
+        on_event: Called with every event; if it fails, that is said once, and the run goes on without it.
         **fields: The fields of `ownpace.Config`. `parameters` are by algorithm: `{"stale": {"staleness": 5}}`.
 
     Returns:

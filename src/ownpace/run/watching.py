@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from ownpace.core.contract.events import Event
@@ -10,11 +9,10 @@ from ownpace.engines import is_main_process
 from ownpace.engines.job import OnProgress, ProgressReport
 from ownpace.run.config import Config
 from ownpace.run.execution import execute
+from ownpace.run.hooks import Listeners, OnEvent
 from ownpace.run.progress import ProgressLine, progress_line
 from ownpace.run.result import Result
 from ownpace.run.resume import Resumption
-
-OnEvent = Callable[[Event], None]
 
 
 class Watching:
@@ -24,7 +22,8 @@ class Watching:
         # Of torchrun's ranks, one speaks.
         self._line: ProgressLine | None = progress_line(progress) if is_main_process() else None
         self._on_progress = on_progress
-        self._on_event = on_event
+        # One that fails is said and left out: it must not cost the training.
+        self._on_event = Listeners([] if on_event is None else [on_event])
 
     def execute(
         self, config: Config, out: Path | None, *, overwrite: bool = False, resumption: Resumption | None = None
@@ -49,8 +48,7 @@ class Watching:
     def _event(self, event: Event) -> None:
         if self._line is not None:
             self._line.on_event(event)
-        if self._on_event is not None:
-            self._on_event(event)
+        self._on_event(event)
 
     def __enter__(self) -> Watching:
         return self

@@ -46,6 +46,14 @@ def test_the_mean_time_is_kept() -> None:
     assert fit_pace([(8, 0.1)]).seconds(8) == pytest.approx(0.1)
 
 
+def test_what_is_no_jitter_does_not_pass_for_a_lot_of_it() -> None:
+    # Half of the time another process has the core.
+    times = [(32, 0.1 if number % 2 else 1.0) for number in range(100)]
+    found = fit_pace(times)
+    assert found.jitter == pytest.approx(3.0)
+    assert found.seconds(32) == pytest.approx(0.55)
+
+
 def test_a_pace_that_changes_is_uncertain() -> None:
     steady = [(size, 1e-4 * size) for _ in range(100) for size in SIZES]
     changing = steady[:200] + [(size, 2 * seconds) for size, seconds in steady[200:]]

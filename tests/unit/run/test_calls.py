@@ -16,6 +16,7 @@ import ownpace
 from ownpace import Config, InputError
 from ownpace.algorithms.sync import SyncSgd
 from ownpace.core.contract.events import Evaluation, Run
+from ownpace.engines.job import ProgressReport
 from ownpace.run.history import MOST_ROWS, History
 from ownpace.run.progress import COLUMNS, ProgressLine
 from ownpace.tasks import Quadratic
@@ -229,7 +230,15 @@ def test_progress_is_a_line_written_anew_or_a_few_that_stay(live, monkeypatch):
         assert 0 < len(shown.splitlines()) <= len(reports) // 4
 
 
-def test_silence_when_told_and_in_short_runs(capfd):
-    ownpace.train(**SMALL)
+def test_short_runs_say_nothing_where_lines_stay():
+    stream = io.StringIO()
+    line = ProgressLine(stream, live=False, every_s=1e9, clock=Clock())
+    line.on_start(Config(**SMALL).job())
+    line.on_progress(ProgressReport(samples=10, seconds=1.0))
+    line.close()
+    assert stream.getvalue() == ""
+
+
+def test_silence_when_told(capfd):
     ownpace.train(**SMALL, progress=False)
     assert capfd.readouterr() == ("", "")

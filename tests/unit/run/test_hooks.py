@@ -19,11 +19,12 @@ def test_a_listener_that_fails_is_said_once_and_the_run_goes_on(caplog):
         raise RuntimeError("no route to host")
 
     with caplog.at_level(logging.WARNING):
-        result = ownpace.execute(ownpace.Config(task="quadratic", epochs=1), on_event=Listeners([broken, heard.append]))
+        result = ownpace.train(task="quadratic", epochs=1, on_event=Listeners([broken, heard.append]))
+        ownpace.train(task="quadratic", epochs=1, on_event=broken)
     assert result.error is None
-    assert len(calls) == 1
+    assert len(calls) == 2
     assert sum(isinstance(event, Update) for event in heard) >= result.summary.updates > 1
-    (record,) = [record for record in caplog.records if "no route to host" in record.message]
+    record, _ = [record for record in caplog.records if "no route to host" in record.message]
     assert "hears no more of this run, which goes on" in record.message
 
 

@@ -69,7 +69,8 @@ class _Traced:
     def records(self, events: Iterable[Event]) -> Iterator[Record]:
         """All of them, as they come."""
         for event in events:
-            if abs(getattr(event, "until", getattr(event, "t", 0.0))) > _LATEST_S:
+            t = getattr(event, "t", 0.0)
+            if max(abs(t), abs(getattr(event, "until", t))) > _LATEST_S:
                 continue  # damaged: no run lasts that long, and JSON has no infinity
             match event:
                 case Run():

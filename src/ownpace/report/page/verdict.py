@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from ownpace.report.advice import advice
 from ownpace.report.page.words import count, duration, goal, listing, percent
 from ownpace.report.summary import Summary
 
-_FEW_UPDATES = 50
+_FEW_UPDATES, _MOST_DOUBTS = 50, 8
 Compared = tuple[str, Summary, Mapping[str, object]]
 """A run's name, what came out, and its settings."""
 
@@ -168,9 +169,12 @@ def _doubts(runs: Sequence[Compared]) -> list[str]:
     for name, summary, _ in runs:
         if summary.reason != "finished":
             lines.append(f"{name} ended early: {summary.reason[:200]}.")
-        elif summary.updates < _FEW_UPDATES and summary.accuracy is not None:
-            lines.append(f"{name} made {count(summary.updates)} updates in all: too few to judge it by.")
-    return lines
+            continue
+        if summary.updates < _FEW_UPDATES and summary.loss is not None:
+            lines.append(f"{name} made {count(summary.updates)} updates: too few to say much about it.")
+        lines += [f"{name}: {line}." for line in advice(summary)]
+    left_out = len(lines) - _MOST_DOUBTS
+    return lines if left_out <= 0 else [*lines[:_MOST_DOUBTS], f"And {left_out} more remarks of this kind."]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
