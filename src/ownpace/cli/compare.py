@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help
 
 Runs = Sequence[tuple[Config, Path]]
 """What to run, and the folder of each."""
-DEFAULT_ALGORITHMS = "sync,balanced,abs,pace"
+DEFAULT_ALGORITHMS = "sync,balanced,pace,stride"
 Algorithms = Annotated[
     str,
     typer.Option(
@@ -100,11 +101,10 @@ def compare(
     show_logs(verbose)
     names = _names(algorithms)
     numbers = [given.config(config).seed] if seeds is None else _seeds(seeds)
+    engines = ("process", "virtual") if engine == "both" else (engine,)
     configs = [
-        given.config(config, algorithm=name, parameters=_own(parameter, name, names), seed=seed, engine=one_engine)
-        for name in names
-        for one_engine in (("process", "virtual") if engine == "both" else (engine,))
-        for seed in numbers
+        given.config(config, algorithm=name, parameters=_own(parameter, name, names), seed=seed, engine=one)
+        for name, one, seed in product(names, engines, numbers)
     ]
     if config is None:  # a file says all there is to say, also that there is no target
         configs = [_with_target(each) for each in configs]
@@ -112,11 +112,15 @@ def compare(
     runs = [(each, folder / _folder_name(each, numbers)) for each in configs]
     check_comparison(folder, overwrite=overwrite)
     results, outlines = _run_all(runs, overwrite, plain=not as_json)
-    error = results[-1].error
-    if error is not None and results[0].folder is None:
-        raise error  # nothing was begun, so what an earlier comparison left stays
+    if results[-1].error is not None and results[0].folder is None:
+        raise results[-1].error  # nothing was begun, so what an earlier comparison left stays
     _show(folder, results, outlines, as_json)
-    # Algorithms that diverge are what a comparison is for: it fails only if all of them do.
+    _fail(results)
+
+
+def _fail(results: Sequence[Result]) -> None:
+    """Raise what ended a comparison. Algorithms that diverge are what it is for: it fails only if all of them do."""
+    error = results[-1].error
     if error is not None and (not isinstance(error, DivergenceError) or all(r.error for r in results)):
         raise error
 

@@ -72,8 +72,7 @@ def train(
         _take_part(described, folder, resumption)
     others = partial(hooks.listening, tensorboard, wandb, folder.name)
     result, outline = _run(described, folder, resumption, others, overwrite=replaces, plain=not as_json)
-    # Quiet, if a program reads what is said: it still draws the figure.
-    _show(result, {name: outline}, Console(quiet=as_json))
+    _show(result, {name: outline}, Console(quiet=as_json))  # quiet for a program: the figure is still drawn
     _finish(result, as_json)
 
 

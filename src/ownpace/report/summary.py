@@ -28,7 +28,7 @@ class UpdateSamples:
 
 
 @dataclass(frozen=True)
-class Spread:
+class ReplicaSpread:
     """How far a replica was from the global parameters when it took them over, relative to their norm."""
 
     mean: float
@@ -67,7 +67,7 @@ class Summary:
     """Of each worker, the share of its time spent on computing."""
     replicas_identical: bool | None = None
     """Whether all workers ended with the same bits, where the algorithm promises it and processes were compared."""
-    spread: Spread | None = None
+    spread: ReplicaSpread | None = None
     """How far replicas got apart in local steps; None where there are none."""
     code: str | None = None
     """Of a run that ended early: the code of its error, as in `diverged` or `interrupted`."""
@@ -140,7 +140,7 @@ class SummaryBuilder:
             update_samples=UpdateSamples(sums.samples / max(1, sums.updates), sums.largest_update),
             busy={name: tally.compute_s / (sums.seconds or 1.0) for name, tally in sums.workers.items()},
             replicas_identical=sums.replicas_identical,
-            spread=None if sums.spread_mean is None else Spread(sums.spread_mean, sums.spread_max or 0.0),
+            spread=None if sums.spread_mean is None else ReplicaSpread(sums.spread_mean, sums.spread_max or 0.0),
             code=end.code,
             target_loss=run.target_loss,
             budget=run.samples,
