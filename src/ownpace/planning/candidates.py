@@ -13,6 +13,7 @@ from ownpace.run.names import label
 SAME_UPDATES = ("balanced", "sync", "layered")
 """These make the same updates, only at other times: what is learnt of one holds for all. The first is the fastest where
 machines differ."""
+MANY_WORKERS = 100
 MUCH_JITTER = 0.5
 """From here on, the slowest of several workers is another one each time."""
 
@@ -92,6 +93,8 @@ def candidates(fleet: Fleet, names: Sequence[str] | None = None) -> tuple[list[C
     why = dict(LEFT_OUT)
     if len({machine.site for machine in fleet.machine}) > 1 or any(each.io_s_per_sample for each in fleet.machine):
         del why["layered"]
+    if len(fleet.workers) > MANY_WORKERS:
+        why["wp"] = "it takes too long to simulate with so many workers; diloco is much alike"
     if len(fleet.workers) > 2 and max(machine.jitter for machine in fleet.machine) >= MUCH_JITTER:
         del why["backup"]
     return [KNOWN.get(name, Candidate(name)) for name in ALGORITHMS if name not in why], why

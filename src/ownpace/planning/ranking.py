@@ -82,9 +82,8 @@ class Known:
             mean_s = found.mean_s if found.level == self.level else None
             at_most_s = None if mean_s is not None else found.seconds
             note = "" if mean_s is not None else _not_there(found)
-            return replace(
-                row, lr=found.lr, time_to_target=mean_s, spread=found.spread_s, at_most_s=at_most_s, note=note
-            )
+            row = replace(row, lr=found.lr, num_seeds=len(found.times), at_most_s=at_most_s, note=note)
+            return replace(row, time_to_target=mean_s, spread=found.spread_s)
         alike = with_same_updates([*self.timings])
         if self.pilot in alike and name in alike:
             return self._scaled(row, self.studied[self.pilot], self.timings[self.pilot])
@@ -95,7 +94,8 @@ class Known:
         slower = pilot.samples_per_s / row.samples_per_s
         mean_s = None if of.mean_s is None else of.mean_s * slower
         spread = None if of.spread_s is None else of.spread_s * slower
-        return replace(row, lr=of.lr, time_to_target=mean_s, spread=spread, note=_SAME.format(self.pilot))
+        row = replace(row, lr=of.lr, num_seeds=len(of.times), note=_SAME.format(self.pilot))
+        return replace(row, time_to_target=mean_s, spread=spread)
 
 
 def _not_there(found: Studied) -> str:

@@ -36,6 +36,8 @@ class Ranked:
     spread: float | None
     """The standard deviation over seeds; None with one seed."""
     timing: Timing
+    num_seeds: int = 0
+    """That the time is the mean of."""
     at_most_s: float | None = None
     """Without a time: it was given up after so many seconds."""
     note: str = ""
@@ -69,6 +71,7 @@ class Ranked:
             "lr": self.lr,
             "time_to_target": self.time_to_target,
             "spread": self.spread,
+            "num_seeds": self.num_seeds,
             "samples_per_s": self.samples_per_s,
             "updates_per_s": self.updates_per_s,
             "samples_per_update": self.samples_per_update,

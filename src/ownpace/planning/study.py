@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Protocol
 
 from ownpace.planning.by_speed import best_by_speed
-from ownpace.planning.candidates import Candidate
+from ownpace.planning.candidates import MANY_WORKERS, Candidate
 from ownpace.planning.driving import Asks
 from ownpace.planning.halving import Halved, halve
 from ownpace.planning.noise import NoiseScale
@@ -20,7 +20,6 @@ from ownpace.run import Config
 ENOUGH_UPDATES = 8
 """A speed is measured over so many updates, at least, if they do not take too long."""
 MOST_LENGTHENED = 4
-MANY_WORKERS = 100
 ALIKE = 0.2
 """Updates whose sizes differ by less than this share are taken to teach the same."""
 FINALISTS = 2
@@ -132,7 +131,7 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Target:
+class Reachable:
     """What can be reached, and the rate that gets there in the end: seldom the one that is there first."""
 
     level: float | None
@@ -191,12 +190,12 @@ def _attempts(base: Config, candidate: Candidate, terms: Terms) -> _Attempt:
 
 def find_target(
     base: Config, candidate: Candidate, timing: Timing, grid: Sequence[float], terms: Terms
-) -> Asks[Target]:
+) -> Asks[Reachable]:
     """A target that can be reached: what the best rate gets to."""
     lengths = _lengths(terms.samples, timing.samples_per_update)
     halved = yield from halve(_attempts(base, candidate, terms), grid, lengths, None)
     level = reachable(halved.best)
-    return Target(level, halved.lr, noise_near(halved, level))
+    return Reachable(level, halved.lr, noise_near(halved, level))
 
 
 def _studied(lr: float, level: float | None, runs: list[Tried], halved: Halved) -> Studied:
@@ -266,7 +265,7 @@ def elsewhere(
 
 def noise_near(halved: Halved, level: float | None) -> NoiseScale | None:
     """The noise where a run was nearest to the target, and of several the one with the lowest rate: high rates make
-    parameters jump to and fro, which looks like a large gradient.
+    parameters jump back and forth, which looks like a large gradient.
     """
     measured = [(rate, tried) for rate, tried in halved.history if tried.noise is not None]
     if not measured or level is None:

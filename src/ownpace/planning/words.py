@@ -6,12 +6,17 @@ import math
 from collections.abc import Mapping
 
 from ownpace.fleet import Fleet
+from ownpace.planning.candidates import SAME_UPDATES
 from ownpace.planning.results import Plan, Ranked, WhatIf
 from ownpace.planning.study import Studied
 from ownpace.planning.what_if import num_workers
 
+ONE_GRADIENT = (*SAME_UPDATES, "pace", "acco", "abs", "pipe", "od", "backup", "grouping", "async", "stale")
+"""Whose updates are one gradient each."""
 LITTLE = 0.05
 """What changes times by less than this is not worth the trouble."""
+SURE = 2.0
+"""Standard errors between two means that are told apart."""
 LEVEL = 0.1
 """Predicted times that differ by less than this are not told apart."""
 
@@ -23,11 +28,11 @@ def verdict(plan: Plan, fleet: Fleet) -> str:
         lines.append(second)
     lines += [line for name, answer in plan.what_if.items() if (line := _answer(name, answer, plan, fleet))]
     if plan.noise_scale is not None and 2 <= plan.noise_scale < math.inf:
-        size = plan.ranking[0].samples_per_update
-        lines.append(
-            f"Near the target, updates of more than about {_round(plan.noise_scale):,} samples stop paying; those of "
-            f"{plan.choice.algorithm} have {size:,.0f}."
-        )
+        said = f"Near the target, updates of more than about {_round(plan.noise_scale):,} samples stop paying"
+        # A round of local steps is no update of that kind: each of its steps is.
+        if plan.choice.algorithm in ONE_GRADIENT:
+            said += f"; those of {plan.choice.algorithm} have {chosen_row(plan).samples_per_update:,.0f}"
+        lines.append(f"{said}.")
     return "\n".join(lines)
 
 
@@ -62,11 +67,16 @@ def _second(plan: Plan) -> str | None:
         if row is first or row.time_to_target is None:
             continue
         apart = row.time_to_target - first.time_to_target
-        if apart < max(LEVEL * first.time_to_target, (first.spread or 0.0) + (row.spread or 0.0)):
+        if apart < max(LEVEL * first.time_to_target, SURE * math.hypot(_error(first), _error(row))):
             close.append(row.algorithm)
     if not close:
         return None
-    return f"{_listed(close)} cannot be told from it: within a tenth, or within the spread over seeds."
+    return f"{_listed(close)} cannot be told from it: within a tenth, or what chance explains."
+
+
+def _error(row: Ranked) -> float:
+    """The standard error of a mean over seeds."""
+    return 0.0 if row.spread is None else row.spread / math.sqrt(row.num_seeds)
 
 
 def _answer(name: str, answer: WhatIf, plan: Plan, fleet: Fleet) -> str:

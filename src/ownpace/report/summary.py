@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import End, Evaluation, Event, Run
-from ownpace.core.contract.target import Target, TargetWatch
+from ownpace.core.contract.target import Goal, TargetWatch
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class SummaryBuilder:
         # Not all evaluations: there may be very many of them.
         self._last: Evaluation | None = None
         self._best_accuracy: float | None = None
-        self._target = TargetWatch(Target())
+        self._target = TargetWatch(Goal())
 
     def take(self, event: Event) -> None:
         """Look at one more event."""
@@ -101,7 +101,7 @@ class SummaryBuilder:
             self._note(event)
         elif isinstance(event, Run):
             self._run = event
-            self._target = TargetWatch(Target(event.target, event.target_loss))
+            self._target = TargetWatch(Goal(event.target, event.target_loss))
         elif isinstance(event, End):
             self._end = event
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ ONE_IS_SLOW = paces(2000, 2000, 20)
 SLOW_NETWORK = paces(2000, 2000, 2000, network=Network(bandwidth_bytes_per_s=1e4, latency_s=0.5))
 
 
-def planned(fleet: Fleet | str, algorithms: list[str], **more: object) -> Plan:
+def planned(fleet: Fleet | str, algorithms: list[str], **more: Any) -> Plan:
     made = plan(
         Config(task=Blobs(), batch_size=8, momentum=0.0, epochs=8, target=0.97),
         fleet,
