@@ -16,7 +16,7 @@ help:  ## what there is to make
 	@touch $@
 
 demo: .venv/ready  ## four algorithms on four processes of different pace, each beside its prediction
-	$(BIN)/ownpace compare --engine both --algorithms sync,balanced,abs,pace --fleet examples/laptop.toml --lr 0.02 \
+	$(BIN)/ownpace compare --engine both --algorithms sync,balanced,pace,stride --fleet examples/laptop.toml --lr 0.02 \
 	  --momentum 0.9 --epochs $(EPOCHS) --target 0.96 --out runs/demo --overwrite
 
 test-slow: .venv/ready  ## the tests that take long

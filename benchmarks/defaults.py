@@ -28,6 +28,10 @@ FLEET = "4,2,1,1"
 NEEDS = {"svmlight": {"path": "a9a.gz"}}
 """Parameters of tasks that cannot be made without."""
 Row = dict[str, object]
+FOOT = """
+`svmlight` is a9a. `acco` sums up twice for each update and bounds neither: it makes the fewest and largest updates, and
+needs a larger learning rate or a longer run than the others.
+"""
 
 HEAD = """# Defaults: what each algorithm learns if nothing is said
 
@@ -100,7 +104,7 @@ def page(rows: Sequence[Row]) -> str:
     for algorithm in ownpace.ALGORITHMS:
         mine = [[r for r in rows if (r["task"], r["algorithm"]) == (task, algorithm)] for task in tasks]
         lines.append(f"| `{algorithm}` | " + " | ".join(map(cell, mine)) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + FOOT
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ownpace.core.contract.roles import Communicator, Server, Worker
     from ownpace.core.contract.values import Gradient, Parameters
     from ownpace.core.learning.task import Task, TensorSamples
+    from ownpace.engines.job import ProgressReport
     from ownpace.fleet import Fleet, Machine, Network, read_fleet
     from ownpace.measuring import Measured, measure, measure_loop
     from ownpace.planning import Plan, plan
@@ -49,6 +50,7 @@ _NAMES = {
     "ownpace.core.contract.roles": "Communicator Server Worker",
     "ownpace.core.contract.values": "Gradient Parameters",
     "ownpace.core.learning.task": "Task TensorSamples",
+    "ownpace.engines.job": "ProgressReport",
     "ownpace.fleet": "Fleet Machine Network read_fleet",
     "ownpace.measuring": "Measured measure measure_loop",
     "ownpace.planning": "Plan plan",
@@ -80,6 +82,7 @@ __all__ = [
     "OwnpaceError",
     "Parameters",
     "Plan",
+    "ProgressReport",
     "Result",
     "Server",
     "Summary",

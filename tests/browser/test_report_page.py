@@ -85,6 +85,17 @@ def test_a_page_is_shown_without_a_complaint(chromium, small, width, dark):
     assert chromium.requests() == [small.as_uri()]
 
 
+def test_on_paper_it_is_light(chromium, small):
+    chromium.show(small, width=1280, dark=True)
+    colour = "getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()"
+    assert chromium.value(colour) == "#e9eaec"
+    chromium.value("dispatchEvent(new Event('beforeprint'))")
+    assert chromium.value(colour) == "#1d1f23"
+    chromium.value("dispatchEvent(new Event('afterprint'))")
+    assert chromium.value(colour) == "#e9eaec"
+    assert chromium.complaints() == []
+
+
 def test_a_timeline_can_be_zoomed_and_all_move_together(chromium, small):
     chromium.show(small, width=1280)
     status = "[...document.querySelectorAll('.timeline .status')].map((each) => each.textContent)"

@@ -57,7 +57,7 @@ def test_values_and_defaults_are_shown(ownpace, monkeypatch):
     _, out, _ = ownpace("compare --help")
     assert "  --algorithm, --algorithms NAMES\n" in out
     assert "  -p, --parameter [ALGORITHM.]NAME=VALUE\n" in out
-    assert "[default: sync,balanced,abs,pace]" in words_of(out)
+    assert "[default: sync,balanced,pace,stride]" in words_of(out)
 
 
 def test_the_first_page_names_commands_and_exit_codes(ownpace):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
+from ownpace.run import Config, execute
+
 
 @pytest.fixture
-def trained(ownpace):
-    """Two small runs in r/."""
+def trained():
+    """Two small runs in r/; made in Python, which draws no figure."""
     for name in ("sync", "pace"):
-        code, _, _ = ownpace(f"train --algorithm {name} --task quadratic --epochs 2 --json --out r/{name}")
-        assert code == 0
+        execute(Config(algorithm=name, task="quadratic", epochs=2), Path("r") / name)
 
 
 def test_a_folder_of_runs_becomes_one_page_beside_it(ownpace, trained, tmp_path):

@@ -13,12 +13,13 @@ from ownpace.cli.watch import _picture
 from ownpace.core.contract.event_file import read_events
 from ownpace.core.contract.events import Compute, End, Evaluation, Event, Fault, Run, Update
 from ownpace.report.ongoing import OngoingRun
+from ownpace.run import Config, execute
 
 
 @pytest.fixture
-def trained(ownpace, tmp_path) -> list[Event]:
-    """A small run in r/first, and its events."""
-    assert ownpace("train --task quadratic --epochs 2 --json --out r/first")[0] == 0
+def trained(tmp_path) -> list[Event]:
+    """A small run in r/first, made in Python, which draws no figure; and its events."""
+    execute(Config(task="quadratic", epochs=2), tmp_path / "r/first")
     return list(read_events(tmp_path / "r/first/events.jsonl"))
 
 
@@ -112,7 +113,7 @@ def test_an_ongoing_run_sums_up_as_its_summary_does(trained):
 
 def test_runs_are_listed_with_what_became_of_them(ownpace, trained, tmp_path, monkeypatch):
     assert ownpace("train --task quadratic --epochs 1 --fleet x3 --engine virtual --out bad")[0] == 2
-    assert ownpace("train --task quadratic --algorithm sync --epochs 1 --fleet 2,1 --json --out r/deep/second")[0] == 0
+    execute(Config(algorithm="sync", task="quadratic", epochs=1, fleet="2,1"), tmp_path / "r/deep/second")
     cut_off(tmp_path / "r/deep/second")
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = ownpace("runs r")

@@ -24,7 +24,7 @@ from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Contribution
 from ownpace.drop_in.random_states import read_states, set_states
 from ownpace.fleet import Fleet, Machine, Network
-from ownpace.measuring.fit import fit_pace
+from ownpace.measuring.fit import fit_pace, pace_of
 from ownpace.measuring.links import least, timed
 from ownpace.planning import choose_by_speed
 from ownpace.planning.results import Choice
@@ -97,7 +97,7 @@ async def _look(me: Worker) -> Fleet | None:
     for times in paces:  # which all workers have alike, as the sums had them
         found = fit_pace(times)
         fixed_s = found.s_per_batch + loop_s
-        machines.append(Machine(samples_per_s=1 / found.s_per_sample, s_per_batch=fixed_s, jitter=found.jitter))
+        machines.append(Machine(samples_per_s=pace_of(found.s_per_sample), s_per_batch=fixed_s, jitter=found.jitter))
     return Fleet(machine=tuple(machines), network=_network(len(paces), empty_s, whole_s, values.nbytes))
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help
 
 Runs = Sequence[tuple[Config, Path]]
 """What to run, and the folder of each."""
-DEFAULT_ALGORITHMS = "sync,balanced,abs,pace"
+DEFAULT_ALGORITHMS = "sync,balanced,pace,stride"
 Algorithms = Annotated[
     str,
     typer.Option(
@@ -100,22 +101,26 @@ def compare(
     show_logs(verbose)
     names = _names(algorithms)
     numbers = [given.config(config).seed] if seeds is None else _seeds(seeds)
+    engines = ("process", "virtual") if engine == "both" else (engine,)
     configs = [
-        given.config(config, algorithm=name, parameters=_own(parameter, name, names), seed=seed, engine=one_engine)
-        for name in names
-        for one_engine in (("process", "virtual") if engine == "both" else (engine,))
-        for seed in numbers
+        given.config(config, algorithm=name, parameters=_own(parameter, name, names), seed=seed, engine=one)
+        for name, one, seed in product(names, engines, numbers)
     ]
-    configs = [_with_target(each) for each in configs]
+    if config is None:  # a file says all there is to say, also that there is no target
+        configs = [_with_target(each) for each in configs]
     folder = options.folder_for(out, "compare", label(configs[0].task))
     runs = [(each, folder / _folder_name(each, numbers)) for each in configs]
     check_comparison(folder, overwrite=overwrite)
-    results, outlines = _run_all(runs, overwrite)
-    error = results[-1].error
-    if error is not None and results[0].folder is None:
-        raise error  # nothing was begun, so what an earlier comparison left stays
+    results, outlines = _run_all(runs, overwrite, plain=not as_json)
+    if results[-1].error is not None and results[0].folder is None:
+        raise results[-1].error  # nothing was begun, so what an earlier comparison left stays
     _show(folder, results, outlines, as_json)
-    # Algorithms that diverge are what a comparison is for: it fails only if all of them do.
+    _fail(results)
+
+
+def _fail(results: Sequence[Result]) -> None:
+    """Raise what ended a comparison. Algorithms that diverge are what it is for: it fails only if all of them do."""
+    error = results[-1].error
     if error is not None and (not isinstance(error, DivergenceError) or all(r.error for r in results)):
         raise error
 
@@ -130,7 +135,7 @@ def _with_target(config: Config) -> Config:
     return replace(config, target=usual.target, target_loss=usual.target_loss)
 
 
-def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline]]:
+def _run_all(runs: Runs, overwrite: bool, *, plain: bool) -> tuple[list[Result], list[RunOutline]]:
     """The results of one run after the other, until one ends in an error that is not its algorithm's; and what a figure
     shows of each.
     """
@@ -142,7 +147,7 @@ def _run_all(runs: Runs, overwrite: bool) -> tuple[list[Result], list[RunOutline
         jobs.append(config.job(place))
         check_run(place, overwrite=overwrite)
     results: list[Result] = []
-    with Live(Console(stderr=True)) as live:
+    with Live(Console(stderr=True), plain=plain) as live:
         bars = [live.add(place.name) for _, place in runs]
         for (config, place), job, bar in zip(runs, jobs, bars, strict=True):
             result = execute(
@@ -188,7 +193,8 @@ def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_js
     note = f"seed {results[0].summary.seed} of {len(seeds)} seeds" if len(seeds) > 1 else None
     draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console, note)
     show_place(folder, console)
-    show_warnings(results)
+    if not as_json:
+        show_warnings(results)
     if as_json:
         typer.echo(json.dumps(content))
 

@@ -32,7 +32,9 @@ PLAIN_EVERY_S = 5.0
 class Live:
     """One bar per run, on standard error; plain lines where that is not a terminal."""
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console, *, plain: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+        """`plain`: whether there are plain lines; a program that reads JSON wants errors alone."""
+        self._plain = plain
         self._console = console
         self._clock = clock
         self._wide = console.width >= WIDE
@@ -59,7 +61,7 @@ class Live:
         """A bar for a run that has not started yet."""
         # Not started: in a comparison, its clock would count the runs before it.
         task = self._progress.add_task(name, total=None, note="", start=False, visible=False)
-        if not self._console.is_terminal:
+        if not self._console.is_terminal and self._plain:
             return Bar(self._progress, task, wide=True, say=self._say(name))
         return Bar(self._progress, task, wide=self._wide)
 

@@ -71,8 +71,8 @@ def train(
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
         _take_part(described, folder, resumption)
     others = partial(hooks.listening, tensorboard, wandb, folder.name)
-    result, outline = _run(described, folder, resumption, others, overwrite=replaces)
-    _show(result, {name: outline}, Console(stderr=as_json))
+    result, outline = _run(described, folder, resumption, others, overwrite=replaces, plain=not as_json)
+    _show(result, {name: outline}, Console(quiet=as_json))  # quiet for a program: the figure is still drawn
     _finish(result, as_json)
 
 
@@ -129,6 +129,7 @@ def _run(
     others: Callable[[Config], AbstractContextManager[Listeners]],
     *,
     overwrite: bool,
+    plain: bool,
 ) -> tuple[Result, RunOutline]:
     """Run it with a bar that shows how far it is, and with other tools that listen."""
     from ownpace.cli.progress import Live
@@ -136,7 +137,7 @@ def _run(
     from ownpace.run.names import label
 
     job = config.job(folder)  # first: bad input must not leave traces in other tools
-    with others(config) as listeners, Live(Console(stderr=True)) as live:
+    with others(config) as listeners, Live(Console(stderr=True), plain=plain) as live:
         bar = live.add(label(config.algorithm))
 
         def on_event(event: Event) -> None:
@@ -179,4 +180,5 @@ def _show(result: Result, figure: Mapping[str, RunOutline], console: Console) ->
     if result.folder is not None:
         draw(figure, result.folder / FIGURE, console)
         show_place(result.folder, console)
-    show_warnings([result])
+    if not console.quiet:
+        show_warnings([result])

@@ -13,7 +13,7 @@ from ownpace.core.choices import Evaluate, OnFailure, Precision, Sampling
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError, shown
 from ownpace.core.contract.events import Groups, Run
-from ownpace.core.contract.target import Target
+from ownpace.core.contract.target import Goal
 from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.plain_state import PlainState
@@ -81,9 +81,9 @@ class Job:
     """The checkpoint that the run goes on from."""
 
     @property
-    def goal(self) -> Target:
+    def goal(self) -> Goal:
         """What is to be reached."""
-        return Target(self.target, self.target_loss)
+        return Goal(self.target, self.target_loss)
 
     @property
     def servers(self) -> tuple[ServerMachine, ...]:

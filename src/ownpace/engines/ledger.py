@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import DivergenceError, InputError, OwnpaceError
-from ownpace.core.contract.target import Target, TargetWatch
+from ownpace.core.contract.target import Goal, TargetWatch
 from ownpace.core.learning.task import Score
 
 _TINY = 1e-30
@@ -87,9 +87,9 @@ class EvaluationMarks:
 class Ledger:
     """Takes scores and totals, and makes the records of them that every run ends with."""
 
-    def __init__(self, emit: events.Emit, target: Target | None = None, *, stop_at_target: bool = False) -> None:
+    def __init__(self, emit: events.Emit, target: Goal | None = None, *, stop_at_target: bool = False) -> None:
         self._emit = emit
-        self.watch = TargetWatch(target or Target())
+        self.watch = TargetWatch(target or Goal())
         self._stop_at_target = stop_at_target
 
     def evaluated(self, score: Score, t: float, samples: int, updates: int) -> bool:

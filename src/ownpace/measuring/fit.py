@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ownpace.fleet.model import FASTEST, MEAN_ABS_NORMAL
+from ownpace.fleet.model import FASTEST, MEAN_ABS_NORMAL, SLOWEST
 
 _QUARTILES = (0.3186, 0.6745, 1.1503)
 """Of |N(0,1)|."""
@@ -14,6 +14,8 @@ _OUTLIER = 10.0
 """A micro-batch that took more than so many times the median counts as so many: one stall is not a machine's pace."""
 _NO_JITTER = 0.01
 _BLOCKS = 4
+_LEAST_SHARE = 0.01
+"""Of the time of the largest micro-batches, at least, that goes with their samples."""
 _LEAST_S_PER_BYTE = 1e-13
 _MOST_JITTER = 3.0
 """As of a machine whose batches take up to ten times as long; quartiles farther apart are not of this kind of noise."""
@@ -34,6 +36,11 @@ class PaceFit:
         return (self.s_per_batch + samples * self.s_per_sample) * (1 + self.jitter * MEAN_ABS_NORMAL)
 
 
+def pace_of(s_per_sample: float) -> float:
+    """Samples per second, within what a fleet may have."""
+    return min(FASTEST, max(SLOWEST, 1 / s_per_sample))
+
+
 def fit_pace(times: Sequence[tuple[int, float]]) -> PaceFit:
     """What explains these pairs of samples and seconds, in the order in which they were measured.
 
@@ -44,7 +51,9 @@ def fit_pace(times: Sequence[tuple[int, float]]) -> PaceFit:
     for samples, seconds in times:
         by_size.setdefault(samples, []).append(seconds)
     medians = {samples: statistics.median(seconds) for samples, seconds in by_size.items()}
-    s_per_batch, s_per_sample = fit_line(list(medians.items()))
+    # Not nothing: where size does not matter, paces would differ without bound.
+    least = _LEAST_SHARE * min(seconds / samples for samples, seconds in medians.items())
+    s_per_batch, s_per_sample = fit_line(list(medians.items()), least)
     ratios = [min(seconds / medians[samples], _OUTLIER) for samples, seconds in times]
     mean = statistics.fmean(ratios)
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3

@@ -8,10 +8,9 @@ from pathlib import Path
 from ownpace.core.contract.errors import InputError
 from ownpace.core.whole_file import write_text
 from ownpace.fleet import Fleet, Machine, Network
-from ownpace.fleet.model import SLOWEST
 from ownpace.fleet.network import LONGEST_NAME
 from ownpace.fleet.write import fleet_to_toml
-from ownpace.measuring.fit import PaceFit
+from ownpace.measuring.fit import PaceFit, pace_of
 from ownpace.measuring.probe import Findings, WorkerTimes
 
 ALIKE = 1.15
@@ -50,7 +49,7 @@ class MachineClass:
         return Machine(
             name=self.name,
             count=len(self.ranks),
-            samples_per_s=_rounded(max(SLOWEST, 1 / times.s_per_sample)),
+            samples_per_s=_rounded(pace_of(times.s_per_sample)),
             jitter=_rounded(times.jitter, 2),
             s_per_batch=_rounded(times.s_per_batch),
             s_per_update=_rounded(times.s_per_update),

@@ -112,7 +112,7 @@ class Probe(Algorithm):
         await me.all_reduce(torch.zeros(1, device=device))
         end, rounds = time.perf_counter() + self.seconds * COMPUTING, 0
         while rounds < FEWEST_ROUNDS or time.perf_counter() < end:
-            # To and fro: what grows while measuring (heat, say) is not taken for a matter of size.
+            # Back and forth: what grows while measuring (heat, say) is not taken for a matter of size.
             for size in self.sizes if rounds % 2 == 0 else reversed(self.sizes):
                 begun = time.perf_counter()
                 gradient = await me.gradient(size)

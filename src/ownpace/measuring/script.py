@@ -62,11 +62,7 @@ def measure_loop(
     Returns:
         What was found, the same on all ranks.
     """
-    size = batch_size or getattr(data, "batch_size", None)
-    if not isinstance(size, int):
-        raise InputError("measure_loop was given no batch_size; add batch_size=…")
-    if isinstance(data, Iterator):
-        raise InputError("measure_loop was given an iterator, which can be read once; give what it is made from")
+    size = _size(data, batch_size)
     positive(batch_size=size, seconds=seconds)
     if out is not None and is_main_process():
         check_free(out, overwrite=overwrite)
@@ -81,6 +77,16 @@ def measure_loop(
     if out is not None and is_main_process():
         result.write(out, overwrite=overwrite)
     return result
+
+
+def _size(data: object, given: int | None) -> int:
+    """The batch size: as given, or the loader's."""
+    if isinstance(data, Iterator):
+        raise InputError("measure_loop was given an iterator, which can be read once; give what it is made from")
+    size = getattr(data, "batch_size", None) if given is None else given
+    if not isinstance(size, int):
+        raise InputError("measure_loop was given no batch_size; add batch_size=…")
+    return size
 
 
 def _run(

@@ -265,7 +265,7 @@ def elsewhere(
 
 def noise_near(halved: Halved, level: float | None) -> NoiseScale | None:
     """The noise where a run was nearest to the target, and of several the one with the lowest rate: high rates make
-    parameters jump to and fro, which looks like a large gradient.
+    parameters jump back and forth, which looks like a large gradient.
     """
     measured = [(rate, tried) for rate, tried in halved.history if tried.noise is not None]
     if not measured or level is None:

@@ -10,7 +10,7 @@ from ownpace.report.summary import Summary
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedSpread:
     """The mean over several seeds."""
 
     mean: float
@@ -20,7 +20,7 @@ class Spread:
     def shown(self, spec: str, unit: str = "") -> str:
         """For people to read.
 
-        >>> Spread(1.5, 0.25).shown(".2f", " s"), Spread(0.9, None).shown(".1%")
+        >>> SeedSpread(1.5, 0.25).shown(".2f", " s"), SeedSpread(0.9, None).shown(".1%")
         ('1.50 ± 0.25 s', '90.0%')
         """
         if self.deviation is None:
@@ -38,16 +38,16 @@ class RunGroup:
     engine: str
     runs: tuple[Summary, ...]
 
-    def spread(self, of: Callable[[Summary], float | None]) -> Spread | None:
+    def spread(self, of: Callable[[Summary], float | None]) -> SeedSpread | None:
         """Mean and spread of one figure; None if a run lacks it: a mean over the others would hide that."""
         values = [of(run) for run in self.runs]
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return None
-        return Spread(fmean(known), stdev(known) if len(known) > 1 else None)
+        return SeedSpread(fmean(known), stdev(known) if len(known) > 1 else None)
 
     @property
-    def time_to_target(self) -> Spread | None:
+    def time_to_target(self) -> SeedSpread | None:
         """None: one of the runs did not reach it."""
         return self.spread(lambda run: run.time_to_target)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ownpace.core.contract.events import Compute, End, Evaluation, Event, Load, Run, Transfer, Update, Wait
-from ownpace.core.contract.target import Target, TargetWatch
+from ownpace.core.contract.target import Goal, TargetWatch
 from ownpace.report.digest.classes import chosen, classes_of
 
 MOST_ROWS = 8
@@ -32,7 +32,7 @@ class RunOutline:
         """By kind and row."""
         self.known_until = math.inf
         """Up to when everything is here."""
-        self.target = TargetWatch(Target())
+        self.target = TargetWatch(Goal())
         """The target, and when it was reached."""
         self._end_s: float | None = None
         self._rows: dict[str, int] = {}
@@ -80,7 +80,7 @@ class RunOutline:
                 self.target.take(event.t, event.accuracy, event.loss)
             case Run():
                 self.run = event
-                self.target = TargetWatch(Target(event.target, event.target_loss))
+                self.target = TargetWatch(Goal(event.target, event.target_loss))
                 self._rows = {name: row for row, name in enumerate(_some_of_each(self._members("workers")))}
             case End():
                 self._end_s = event.t

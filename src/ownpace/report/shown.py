@@ -19,23 +19,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLUMNS = 80
+_NOTEBOOK_COLUMNS = 120
 _PRE = '<pre style="font-family: monospace; line-height: normal; white-space: pre; overflow-x: auto">{code}</pre>'
 
 
 def as_text(summaries: Sequence[Summary]) -> str:
     """The table of these runs as plain lines that fit into 80 columns."""
-    return _printed(summaries).export_text().rstrip()
+    return _printed(summaries, _COLUMNS).export_text().rstrip()
 
 
 def as_html(summaries: Sequence[Summary]) -> str:
     """The same for a notebook. Whatever names are in it is escaped."""
-    return _printed(summaries).export_html(inline_styles=True, code_format=_PRE)
+    return _printed(summaries, _NOTEBOOK_COLUMNS).export_html(inline_styles=True, code_format=_PRE)
 
 
-def _printed(summaries: Sequence[Summary]) -> Console:
+def _printed(summaries: Sequence[Summary], columns: int) -> Console:
     # A terminal of its own: neither the size of the user's nor its colours matter here.
-    console = Console(file=io.StringIO(), record=True, width=_COLUMNS, force_terminal=True, force_jupyter=False)
-    console.print(comparison_table(summaries))
+    console = Console(file=io.StringIO(), record=True, width=columns, force_terminal=True, force_jupyter=False)
+    console.print(comparison_table(summaries, columns))
     return console
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import End, Evaluation, Event, Run
-from ownpace.core.contract.target import Target, TargetWatch
+from ownpace.core.contract.target import Goal, TargetWatch
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class UpdateSamples:
 
 
 @dataclass(frozen=True)
-class Spread:
+class ReplicaSpread:
     """How far a replica was from the global parameters when it took them over, relative to their norm."""
 
     mean: float
@@ -67,7 +67,7 @@ class Summary:
     """Of each worker, the share of its time spent on computing."""
     replicas_identical: bool | None = None
     """Whether all workers ended with the same bits, where the algorithm promises it and processes were compared."""
-    spread: Spread | None = None
+    spread: ReplicaSpread | None = None
     """How far replicas got apart in local steps; None where there are none."""
     code: str | None = None
     """Of a run that ended early: the code of its error, as in `diverged` or `interrupted`."""
@@ -92,7 +92,7 @@ class SummaryBuilder:
         # Not all evaluations: there may be very many of them.
         self._last: Evaluation | None = None
         self._best_accuracy: float | None = None
-        self._target = TargetWatch(Target())
+        self._target = TargetWatch(Goal())
 
     def take(self, event: Event) -> None:
         """Look at one more event."""
@@ -101,7 +101,7 @@ class SummaryBuilder:
             self._note(event)
         elif isinstance(event, Run):
             self._run = event
-            self._target = TargetWatch(Target(event.target, event.target_loss))
+            self._target = TargetWatch(Goal(event.target, event.target_loss))
         elif isinstance(event, End):
             self._end = event
 
@@ -140,7 +140,7 @@ class SummaryBuilder:
             update_samples=UpdateSamples(sums.samples / max(1, sums.updates), sums.largest_update),
             busy={name: tally.compute_s / (sums.seconds or 1.0) for name, tally in sums.workers.items()},
             replicas_identical=sums.replicas_identical,
-            spread=None if sums.spread_mean is None else Spread(sums.spread_mean, sums.spread_max or 0.0),
+            spread=None if sums.spread_mean is None else ReplicaSpread(sums.spread_mean, sums.spread_max or 0.0),
             code=end.code,
             target_loss=run.target_loss,
             budget=run.samples,

@@ -55,7 +55,7 @@ class _TrainCall(_Call):
 class _CompareCall(_Call):
     """Several algorithms, each with each seed."""
 
-    algorithms: Sequence[str | Algorithm] = field(default=COMPARED, kw_only=False)
+    algorithms: str | Sequence[str | Algorithm] = field(default=COMPARED, kw_only=False)
     seeds: Sequence[int] | None = None
 
 
@@ -142,7 +142,7 @@ def _trained(
 
 @_takes(_CompareCall, "algorithm", "seed")
 def compare(
-    algorithms: Sequence[str | Algorithm] = COMPARED,
+    algorithms: str | Sequence[str | Algorithm] = COMPARED,
     *positional: object,
     seeds: Sequence[int] | None = None,
     out: str | Path | None = None,
@@ -155,7 +155,7 @@ def compare(
     """Compare algorithms on the same fleet, task and seeds: `ownpace.compare(["sync", "pace"], fleet=[4, 2, 1, 1])`.
 
     Args:
-        algorithms: Names, algorithms of your own, or where they are: `my.py:Patient`.
+        algorithms: A list (or `"sync,pace"`): names, algorithms of your own, or where they are: `my.py:Patient`.
         *positional: Nothing: all else is given by name.
         seeds: Each algorithm is run with each of them (None: with 0).
         out: The folder of all runs, which get one each in it (None: nothing is written).
@@ -206,13 +206,17 @@ def _compared(
     return Comparison(tuple(results))
 
 
-def open_run(folder: str | Path) -> Result:
+def open_run(folder: str | Path, task: Task | None = None) -> Result:
     """What came out of a run of the past, from its folder.
+
+    Args:
+        folder: That of the run.
+        task: Whose model the weights belong to, where its description cannot say that: a class of a script's own.
 
     Raises:
         InputError: The folder holds no run that has ended.
     """
-    return load_result(Path(folder))
+    return load_result(Path(folder), task)
 
 
 def _check_names(
@@ -237,10 +241,12 @@ def _no_other_thing(given: object) -> object:
 
 
 def _configs(
-    algorithms: Sequence[str | Algorithm], seeds: Sequence[int] | None, fields: dict[str, object]
+    algorithms: str | Sequence[str | Algorithm], seeds: Sequence[int] | None, fields: dict[str, object]
 ) -> list[Config]:
-    if isinstance(algorithms, str | Algorithm):
+    if isinstance(algorithms, Algorithm):
         algorithms = [algorithms]
+    elif isinstance(algorithms, str):  # as on the command line
+        algorithms = [name.strip() for name in algorithms.split(",") if name.strip()]
     names = [label(each) for each in algorithms]
     if not names or len(set(names)) < len(names):
         raise InputError(f"algorithms are {names}; name at least one, each once")

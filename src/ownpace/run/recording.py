@@ -10,7 +10,7 @@ from functools import partial
 from ownpace.core.blocks.varying_batch import VaryingBatch
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.events import Evaluation, Event, Run
-from ownpace.core.contract.target import Target, TargetWatch
+from ownpace.core.contract.target import Goal, TargetWatch
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines import Job, Outcome
 from ownpace.report.advice import advice
@@ -143,13 +143,13 @@ class Highlights:
         """The last three."""
         self._reaching: list[Evaluation] = []
         """The two that reached the target, after the one before them."""
-        self._watch = TargetWatch(Target())
+        self._watch = TargetWatch(Goal())
 
     def take(self, event: Event) -> None:
         """Look at one more event."""
         if isinstance(event, Run):
             self._run = event
-            self._watch = TargetWatch(Target(event.target, event.target_loss))
+            self._watch = TargetWatch(Goal(event.target, event.target_loss))
         elif isinstance(event, Evaluation):
             self._latest = [*self._latest[-2:], event]
             if event.accuracy is not None and (not self._best or event.accuracy > (self._best[0].accuracy or 0.0)):

@@ -146,8 +146,8 @@ def model_of(task: Task, state: Mapping[str, Tensor]) -> nn.Module:
     return model.eval()
 
 
-def load_result(folder: Path) -> Result:
-    """What came out of a run of the past."""
+def load_result(folder: Path, task: Task | None = None) -> Result:
+    """What came out of a run of the past; its model is that of the task, if one is given."""
     builder, history, outline = SummaryBuilder(), History(), RunOutline()
     for event in read_events(folder / EVENTS):
         for each in (builder, history, outline):
@@ -158,14 +158,19 @@ def load_result(folder: Path) -> Result:
         raise InputError(f"the run at {folder} has not ended; `ownpace show {folder}` says how far it is") from None
 
     def make_model() -> nn.Module:
-        config = Config.load(folder)
         try:
             state = load_file(folder / MODEL)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{folder / MODEL} cannot be read: {error}") from None
-        return model_of(task_of(config.task, config.model, config.task_parameters), state)
+        return model_of(task or _task(folder), state)
 
     return Result(summary, _wall_seconds(folder), None, folder, None, None, (), history, outline, make_model)
+
+
+def _task(folder: Path) -> Task:
+    # An algorithm or optimizer that cannot be made again does not matter to the model.
+    config = Config.load(folder, algorithm="sync", parameters={}, optimizer="sgd")
+    return task_of(config.task, config.model, config.task_parameters)
 
 
 def _wall_seconds(folder: Path) -> float:

@@ -158,6 +158,7 @@ class Mnist(IdxTask):
     """70,000 handwritten digits of 28×28 pixels"""
 
     model_name: str = "mlp"
+    defaults: ClassVar = Defaults(lr=0.1, epochs=5, target=0.96)
     mean: ClassVar = 0.1307
     std: ClassVar = 0.3081
     source: ClassVar = DataFiles(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import DivergenceError, InputError
-from ownpace.core.contract.target import Target
+from ownpace.core.contract.target import Goal
 from ownpace.core.learning.task import Score
 from ownpace.engines.ledger import EvaluationMarks, Ledger, UpdateTotals, diverged, sums_of
 
@@ -65,7 +65,7 @@ def test_every_mark_that_is_passed_asks_for_one_evaluation(every: int, counts: l
 
 def ledger(accuracy: float | None = None, *, stop_at_target: bool = False) -> tuple[Ledger, list[events.Event]]:
     written: list[events.Event] = []
-    return Ledger(written.append, Target(accuracy), stop_at_target=stop_at_target), written
+    return Ledger(written.append, Goal(accuracy), stop_at_target=stop_at_target), written
 
 
 @pytest.mark.parametrize("stop_at_target", [False, True])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ownpace.measuring.fit import fit_line, fit_pace, fit_sums
+from ownpace.fleet import Fleet, Machine
+from ownpace.measuring.fit import fit_line, fit_pace, fit_sums, pace_of
 
 SIZES = (8, 16, 32, 64)
 
@@ -59,6 +60,15 @@ def test_a_pace_that_changes_is_uncertain() -> None:
     changing = steady[:200] + [(size, 2 * seconds) for size, seconds in steady[200:]]
     assert fit_pace(steady).uncertainty < 1e-9
     assert fit_pace(changing).uncertainty > 0.3
+
+
+def test_a_pace_is_one_that_a_fleet_may_have_whatever_was_measured() -> None:
+    # Less time for more samples, as noise has it, on two machines.
+    fast = fit_pace([(size, 1e-3 / size) for size in SIZES for _ in range(9)] + [(64, 1e-6)])
+    slow = fit_pace([(size, 10.0 / size) for size in SIZES for _ in range(9)])
+    machines = tuple(Machine(samples_per_s=pace_of(each.s_per_sample)) for each in (fast, slow))
+    assert len(Fleet(machine=machines).workers) == 2
+    assert pace_of(1e-12) == 1e9
 
 
 def test_lines_are_never_below_zero() -> None:

@@ -122,6 +122,10 @@ def test_a_run_of_the_past_is_the_same_result(tmp_path):
     assert list(again.history) == list(made.history)
     assert str(again.model.state_dict()) == str(made.model.state_dict())
     assert isinstance(next(again.events), Run)
+    own = ownpace.train("sync", **SMALL, out=tmp_path / "own")
+    # Blobs can be imported, so its model can be made again; any other task that has such a model will do as well.
+    for opened in (ownpace.open_run(tmp_path / "own"), ownpace.open_run(tmp_path / "own", task=Blobs())):
+        assert str(opened.model.state_dict()) == str(own.model.state_dict())
     with pytest.raises(InputError, match="there is no event file"):
         ownpace.open_run(tmp_path)
     lines = (tmp_path / "run" / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -168,8 +172,9 @@ def test_comparisons_that_cannot_be_made_are_refused_before_anything_runs(given,
 
 
 def test_one_that_diverges_is_among_the_results():
-    made = ownpace.compare(["sync"], task="quadratic", fleet=[2, 1], epochs=4, lr=1e12)
-    assert made.results["sync"].error is not None
+    made = ownpace.compare("sync, async", task="quadratic", fleet=[2, 1], epochs=4, lr=1e12)
+    assert all(run.error is not None for run in made.results.values())
+    assert list(made.results) == ["sync", "async"]
 
 
 def test_figures_are_in_memory_and_in_files(tmp_path):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Target:
+class Goal:
     """What is to be reached on the test data: at least this accuracy, or at most this loss; of one run, one of them."""
 
     accuracy: float | None = None
@@ -25,14 +24,14 @@ class TargetWatch:
 
     One alone is not enough: a noisy one meets it by chance, and the next does not.
 
-    >>> watch = TargetWatch(Target(accuracy=0.9))
+    >>> watch = TargetWatch(Goal(accuracy=0.9))
     >>> [watch.take(t, score, None) for t, score in enumerate((0.8, 0.91, 0.89, 0.92, 0.9, 0.5))]
     [False, False, False, False, True, True]
     >>> watch.reached_s
     3
     """
 
-    def __init__(self, target: Target, met_s: float | None = None) -> None:
+    def __init__(self, target: Goal, met_s: float | None = None) -> None:
         """`met_s`: of a run that goes on, when its last evaluation was made, if that met the target."""
         self.target = target
         self.met_s = met_s
@@ -47,11 +46,3 @@ class TargetWatch:
             self.reached_s = self.met_s
         self.met_s = t if is_met else None
         return self.reached_s is not None
-
-
-def reached_s(target: Target, evaluations: Iterable[tuple[float, float | None, float | None]]) -> float | None:
-    """When the target was reached, by all evaluations of a run: the time, accuracy and loss of each."""
-    watch = TargetWatch(target)
-    for t, accuracy, loss in evaluations:
-        watch.take(t, accuracy, loss)
-    return watch.reached_s

@@ -107,6 +107,14 @@ def work_shares(task: Task, layout: Layout) -> tuple[float, ...]:
     return tuple(work.get(name, 0.0) / total for name in names)
 
 
+def multiplications(task: Task) -> float | None:
+    """Of one sample's forward pass; None: the model cannot be asked."""
+    try:
+        return sum(_multiplications(task).values())
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None
+
+
 def _multiplications(task: Task) -> Mapping[str, float]:
     """Of each layer, its parameters times the places at which a sample uses them."""
     # Nothing of this may show in a run: a model of its own, no dropout, no running statistics, no random numbers.
@@ -139,4 +147,4 @@ def _module(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-__all__ = ["FORWARD_SHARE", "LayerBucket", "layer_buckets", "sum_buckets", "work_shares"]
+__all__ = ["FORWARD_SHARE", "LayerBucket", "layer_buckets", "multiplications", "sum_buckets", "work_shares"]

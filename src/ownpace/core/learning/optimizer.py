@@ -190,12 +190,7 @@ class FlatOptimizer:
         if self._is_plain_sgd:
             return self._sgd(values, state, total, samples, lr_factor, donate, in_place)
         values = values if in_place else values.clone()
-        assert not (partial and self._whole), "layers are not known any more; call by_layer before"
-        absent = self._layout.absent(total) if partial else [False] * len(self._parameters)
-        views = zip(self._parameters, self._views(values), self._views(total / samples), absent, strict=True)
-        for parameter, view, part, none in views:
-            parameter.data = view
-            parameter.grad = None if none else part
+        self._take_hold(values, total, samples, partial)
         # Torch's optimizers overwrite the state they are given.
         state = state if donate else clone(state)
         for parameter, entry in zip(self._parameters, state, strict=True):
@@ -207,6 +202,16 @@ class FlatOptimizer:
         torch.autograd.graph.increment_version(values)  # `.data` does not count its changes
         self._let_go()
         return values, self._take_state()
+
+    def _take_hold(self, values: Tensor, total: Tensor, samples: int, partial: bool) -> None:
+        """Let the optimizer's parameters be these values, and their gradients the mean."""
+        assert not (partial and self._whole), "layers are not known any more; call by_layer before"
+        absent = self._layout.absent(total) if partial else [False] * len(self._parameters)
+        for parameter, view, part, none in zip(
+            self._parameters, self._views(values), self._views(total / samples), absent, strict=True
+        ):
+            parameter.data = view
+            parameter.grad = None if none else part
 
     @property
     def needs_whole_gradient(self) -> bool:

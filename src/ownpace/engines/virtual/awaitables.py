@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-from torch import Tensor
+from typing import Any, NamedTuple, Protocol
 
 from ownpace.core.contract import events
 from ownpace.core.contract.values import Address, Batch, Body, Gradient, Message, Notes
@@ -16,7 +14,7 @@ from ownpace.engines.progress import Progress
 from ownpace.engines.virtual.clock import Answer, Due
 from ownpace.engines.virtual.simulation import Simulation
 from ownpace.engines.virtual.transport import Link
-from ownpace.engines.virtual.unjoined import Unjoined
+from ownpace.engines.virtual.unjoined import JoinedLater
 
 
 class Endpoint(Link, Protocol):
@@ -89,42 +87,17 @@ class Backward(NamedTuple):
         return self.processor.partway(self.start_s, self.end_s, share)
 
 
-class VirtualGradient(Gradient, Due):
+class VirtualGradient(JoinedLater, Due):
     """A gradient that is being computed."""
 
-    __slots__ = ("computed", "done", "driver", "end", "parts", "start", "then", "worker")
+    __slots__ = ("computed", "done", "driver", "end", "start", "then", "worker")
     worker: Computing
-    parts: Unjoined | None
-    """Its layers, as long as nobody has asked for `total`."""
     start: float
     end: float
     computed: int
     """Samples of this computation alone, without those of a gradient it is added to."""
     then: Callable[[], None] | None
     """What follows it at once: the collective that it was handed to before it was computed."""
-
-    def hold(self, contents: Tensor | Unjoined) -> None:
-        """Consist of this."""
-        if isinstance(contents, Unjoined):
-            self.parts = contents
-            del self.total  # so that asking for it is noticed
-        else:
-            self.parts = None
-            self.total = contents
-
-    if not TYPE_CHECKING:  # where types are checked, `total` is what a gradient has
-
-        def __getattr__(self, name: str) -> Tensor:
-            # Only where there is no such attribute: where `total` is there, looking for it costs nothing more.
-            if name != "total":
-                raise AttributeError(name)
-            self.total, self.parts = self.parts.join(), None
-            return self.total
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the wire, the handful of the header left out."""
-        return self.total.nbytes if self.parts is None else self.parts.nbytes
 
     @property
     def begun_s(self) -> float:

@@ -18,6 +18,7 @@ from ownpace.engines.generators import set_generators
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.memory import keep_large_blocks
 from ownpace.engines.resuming import on_checkpoint, resumed
+from ownpace.engines.threads import threads_that_pay
 from ownpace.engines.virtual.border import drain, let_pass, regroup_s, take_state
 from ownpace.engines.virtual.clock import EmptySchedule, Planned
 from ownpace.engines.virtual.faults import Faults
@@ -42,7 +43,7 @@ def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
     keep_large_blocks()
     # The caller's random numbers stay as they are. GPUs are named, since fork_rng would save the state of all.
     devices = [torch.device(job.device).index or 0] if torch.device(job.device).type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices), threads_that_pay(job):
         torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
         return VirtualRun(job, emit, on_progress).run()
 

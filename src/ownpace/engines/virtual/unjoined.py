@@ -7,10 +7,12 @@ the first member; the layers of the others are added to that, with the same bits
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ownpace.core.contract.values import Gradient
 from ownpace.core.learning.flat import Layout
 
 
@@ -41,4 +43,32 @@ class Unjoined:
         return total
 
 
-__all__ = ["Unjoined"]
+class JoinedLater(Gradient):
+    """A gradient that may have its layers instead of `total`, until somebody asks for that."""
+
+    __slots__ = ("parts",)
+    parts: Unjoined | None
+
+    def hold(self, contents: Tensor | Unjoined) -> None:
+        """Consist of this."""
+        if isinstance(contents, Unjoined):
+            self.parts = contents
+            del self.total  # so that asking for it is noticed
+        else:
+            self.total, self.parts = contents, None
+
+    if not TYPE_CHECKING:  # where types are checked, `total` is what a gradient has
+
+        def __getattr__(self, name: str) -> Tensor:
+            # Only where there is no such attribute: where `total` is there, looking for it costs nothing more.
+            if name != "total":
+                raise AttributeError(name)
+            self.total, self.parts = self.parts.join(), None
+            return self.total
+
+    @property
+    def nbytes(self) -> int:
+        return self.total.nbytes if self.parts is None else self.parts.nbytes
+
+
+__all__ = ["JoinedLater", "Unjoined"]

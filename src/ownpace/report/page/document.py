@@ -147,13 +147,13 @@ def _section(name: str, title: str, content: str) -> str:
     return f"<section id={name} aria-labelledby=h-{name}><h2 id=h-{name}>{title}</h2>{content}</section>"
 
 
-def _choice(name: str, options: Sequence[tuple[str, str]]) -> str:
+def _choice(name: str, about: str, options: Sequence[tuple[str, str]]) -> str:
     """A row of buttons of which one is on."""
     buttons = "".join(
         f"<label><input type=radio name={name} value={value}{' checked' if not at else ''}><span>{text}</span></label>"
         for at, (value, text) in enumerate(options)
     )
-    return f"<div class=choice role=radiogroup aria-label={name}>{buttons}</div>"
+    return f'<div class=choice role=radiogroup aria-label="{about}">{buttons}</div>'
 
 
 def _curves(runs: Sequence[PageRun]) -> str:
@@ -162,8 +162,8 @@ def _curves(runs: Sequence[PageRun]) -> str:
         return _section("curves", "Curves", "<p class=none>The model was not evaluated.</p>")
     thinned = [run.name for run in runs if run.digest.loss.num_added > len(run.digest.loss.points)]
     left_out = f"<p class=none>Of {escape(', '.join(thinned))}, not every evaluation is drawn; extremes are.</p>"
-    controls = _choice("value", [(kind, f"test {kind}") for kind in kinds])
-    controls += _choice("over", [("t", "over time"), ("samples", "over samples")])
+    controls = _choice("value", "what is drawn", [(kind, f"test {kind}") for kind in kinds])
+    controls += _choice("over", "over what it is drawn", [("t", "over time"), ("samples", "over samples")])
     chart = '<div id=chart class=chart></div><div id=legend class=legend role=group aria-label="runs shown"></div>'
     return _section("curves", "Curves", f"<div class=controls>{controls}</div>{chart}{left_out if thinned else ''}")
 
@@ -207,7 +207,9 @@ def _updates(run: PageRun) -> str:
 def _timelines(runs: Sequence[PageRun], marks: Sequence[str]) -> str:
     keys = "<p class=hint>Drag or scroll to move and zoom; with the keyboard: arrows, + and −, 0 for all of it.</p>"
     if len(runs) > 1:
-        keys += _choice("together", [("each", "each by itself"), ("same", "the same window for all")])
+        keys += _choice(
+            "together", "which window is shown", [("each", "each by itself"), ("same", "the same window for all")]
+        )
     bodies = []
     for at, (run, mark) in enumerate(zip(runs, marks, strict=True)):
         rows, workers = len(run.digest.start.timeline.rows), len(run.digest.run.groups.get("workers", []))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import OwnpaceError, WireError
-from ownpace.core.contract.target import Target
+from ownpace.core.contract.target import Goal
 from ownpace.engines.job import OnProgress, ProgressReport
 from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
 from ownpace.engines.process.hub.absences import Absences
@@ -37,7 +37,7 @@ class HubConfig:
     on_progress: OnProgress | None = None
     limit_samples_per_s: Callable[[float, Away], float] | None = None
     """What the workers' prescribed paces allow, up to a time; None: it is computed from measured paces."""
-    goal: Target | None = None
+    goal: Goal | None = None
     stop_at_target: bool = False
     make_evaluator: Callable[[], Evaluator] | None = None
     """None: the model is not evaluated here."""

@@ -15,3 +15,9 @@ for (const input of document.querySelectorAll("input[name=together]"))
     }
   });
 for (const each of timelines) each.draw();
+// Paper is light, and a canvas keeps the colours that it was drawn with.
+for (const [when, dark] of [["beforeprint", false], ["afterprint", true]])
+  addEventListener(when, () => {
+    document.documentElement.classList.toggle("printing", !dark);
+    for (const each of timelines) each.draw();
+  });

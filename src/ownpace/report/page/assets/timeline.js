@@ -40,7 +40,6 @@ class Timeline {
     this.listen();
     new ResizeObserver(() => { if (box.clientWidth !== this.width) this.draw(); }).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
-    addEventListener("beforeprint", () => this.draw());
   }
 
   /* A dozen updates: whoever opens the page sees a pattern, not a grey band. */
