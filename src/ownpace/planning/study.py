@@ -33,7 +33,7 @@ def timed(base: Config, candidate: Candidate, num_workers: int) -> Asks[Timing]:
     # Of very many workers, each update takes seconds to simulate, and chance averages out sooner.
     many = num_workers > MANY_WORKERS
     samples = (6 if many else 16) * num_workers * base.batch_size
-    for _ in range(MOST_LENGTHENED):
+    for _ in range(MOST_LENGTHENED // 2 if many else MOST_LENGTHENED):
         changes = {**_algorithm(candidate), "samples": samples, "timing_only": True, "detail": True}
         (tried,) = yield [Trial(base, changes)]
         # Nobody shows its speed in two or three updates, as the first ones are unlike the others.
