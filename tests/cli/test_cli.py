@@ -208,10 +208,10 @@ def test_bad_input_found_late_leaves_no_folder_behind(capfd, tmp_path):
 
 
 def test_compare_looks_for_earlier_runs_before_it_starts(capfd, tmp_path):
-    assert run(capfd, "train", "--algorithm", "abs", "--epochs", "1", "--out", "r/abs", "--json")[0] == 0
+    assert run(capfd, "train", "--algorithm", "pace", "--epochs", "1", "--out", "r/pace", "--json")[0] == 0
     code, _, err = run(capfd, "compare", "--epochs", "1", "--out", "r")
     assert code == 2
-    assert "r/abs already holds a run" in err
+    assert "r/pace already holds a run" in err
     assert not (tmp_path / "r" / "sync").exists()
 
 
