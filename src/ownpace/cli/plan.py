@@ -90,22 +90,17 @@ def plan(
     Each algorithm is simulated on the fleet, and learns with real gradients at its own best learning rate.
     """
     show_logs(verbose)
-    names = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
-    if not 1 <= seeds <= 100:
-        raise InputError(f"--seeds was given {seeds}; give a number from 1 to 100")
-    if processes is not None and not 1 <= processes <= 1024:
-        raise InputError(f"--processes was given {processes}; give a number from 1 to 1024")
-    described = given.config(config)
-
+    _check("--seeds", seeds, 100)
+    _check("--processes", processes, 1024)
     from ownpace.cli.plan_progress import Stages
     from ownpace.cli.plan_shown import show_plan
     from ownpace.planning import plan as make_plan
 
     with Stages(Console(stderr=True)) as stages:
         made = make_plan(
-            described,
-            algorithms=names,
-            what_if=None if not what_if else [] if what_if == ["none"] else what_if,
+            given.config(config),
+            algorithms=_names(algorithms),
+            what_if=_questions(what_if),
             seconds=seconds,
             timing_only=timing_only,
             seeds=range(seeds),
@@ -117,3 +112,17 @@ def plan(
         typer.echo(json.dumps(made.to_json()))
     if made.interrupted:
         raise Interrupted("interrupted; the plan above is what was known by then")
+
+
+def _names(given: str | None) -> list[str] | None:
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _questions(given: list[str] | None) -> list[str] | None:
+    """None: the usual ones."""
+    return None if not given else [] if given == ["none"] else given
+
+
+def _check(option: str, given: int | None, most: int) -> None:
+    if given is not None and not 1 <= given <= most:
+        raise InputError(f"{option} was given {given}; give a number from 1 to {most}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -64,11 +64,15 @@ def drive(
         for name, search in list(open_.items()):
             if all(future in seen for future in search.answers):
                 advance(name, search.asks, [future.result() for future in search.answers])
-    for search in open_.values():
+    _give_up(open_.values())
+    return found
+
+
+def _give_up(searches: Iterable[_Search[T]]) -> None:
+    for search in searches:
         for future in search.answers:
             future.cancel()
         search.asks.close()
-    return found
 
 
 __all__ = ["Asks", "drive"]
