@@ -82,7 +82,7 @@ def plan(
 ) -> None:
     """Say which algorithm to take on your machines, at which learning rate, and what would help.
 
-    For example; and with machines that were measured, and questions of your own:
+    For example; and with measured machines, and questions of your own:
 
       ownpace plan --fleet 4,2,1,1
       ownpace plan --fleet fleet.toml --what-if drop:old --what-if add:new:2
@@ -91,12 +91,9 @@ def plan(
     """
     show_logs(verbose)
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
-    if not 1 <= seeds <= 100:
-        raise InputError(f"--seeds was given {seeds}; give a number from 1 to 100")
-    if processes is not None and not 1 <= processes <= 1024:
-        raise InputError(f"--processes was given {processes}; give a number from 1 to 1024")
+    _check("--seeds", seeds, 100)
+    _check("--processes", processes, 1024)
     described = given.config(config)
-
     from ownpace.cli.plan_progress import Stages
     from ownpace.cli.plan_shown import show_plan
     from ownpace.planning import plan as make_plan
@@ -117,3 +114,8 @@ def plan(
         typer.echo(json.dumps(made.to_json()))
     if made.interrupted:
         raise Interrupted("interrupted; the plan above is what was known by then")
+
+
+def _check(option: str, given: int | None, most: int) -> None:
+    if given is not None and not 1 <= given <= most:
+        raise InputError(f"{option} was given {given}; give a number from 1 to {most}")
