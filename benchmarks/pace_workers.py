@@ -34,7 +34,7 @@ BATCH = 32
 WORKERS = (4, 16, 64)
 MOST_ALIKE = 16
 """More workers than that change nothing about what is stable."""
-PACES = (4000.0, 2000.0, 1000.0, 1000.0)
+PACES = (4, 2, 1, 1)
 RATES = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
 BASE = Config(
     engine="virtual", task="mnist", model="mlp", momentum=0.9, schedule="cosine", eval_every=3000, detail=False,
@@ -51,7 +51,7 @@ class Racer:
 
     def configs(self, num_workers: int, samples: int) -> list[Config]:
         """Its runs, but for seeds."""
-        fleet = ",".join(f"{pace:g}" for pace in PACES * (num_workers // len(PACES)))
+        fleet = ",".join(f"{pace}" for pace in PACES * (num_workers // len(PACES)))
         base = replace(BASE, algorithm=self.algorithm, parameters=dict(self.parameters), fleet=fleet, samples=samples)
         return [replace(base, lr=lr) for lr in RATES]
 

@@ -43,6 +43,7 @@ def test_train_writes_a_folder_and_prints_json_last(capfd, tmp_path):
     assert result["time_to_target"] < result["seconds"]
 
     folder = tmp_path / "r"
+    assert (folder / "figure.png").stat().st_size > 1000
     config = json.loads((folder / "config.json").read_text())
     assert (config["seed"], config["samples"], config["fleet"]["machine"][0]["samples_per_s"]) == (0, 11496, 4000)
     assert json.loads((folder / "summary.json").read_text()) == result

@@ -69,10 +69,9 @@ def measure(
         return
     if out is not None:
         check_free(out, overwrite=overwrite)
-    said = f"measuring for about {seconds:g} s …"
     if not console.is_terminal:  # where nothing moves
-        console.print(said, highlight=False)
-    with console.status(said):
+        console.print(f"measuring for about {seconds:g} s …", highlight=False)
+    with console.status(f"measuring for about {seconds:g} s …"):
         found = measure_config(config, workers=workers, seconds=seconds, out=out, overwrite=overwrite)
     if as_json:
         typer.echo(json.dumps(found.as_dict() | {"fleet_file": None if out is None else str(out)}))

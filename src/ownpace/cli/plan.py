@@ -82,7 +82,7 @@ def plan(
 ) -> None:
     """Say which algorithm to take on your machines, at which learning rate, and what would help.
 
-    For example; and with measured machines, and questions of your own:
+    For example; and with machines that were measured, and questions of your own:
 
       ownpace plan --fleet 4,2,1,1
       ownpace plan --fleet fleet.toml --what-if drop:old --what-if add:new:2
@@ -90,19 +90,17 @@ def plan(
     Each algorithm is simulated on the fleet, and learns with real gradients at its own best learning rate.
     """
     show_logs(verbose)
-    names = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
     _check("--seeds", seeds, 100)
     _check("--processes", processes, 1024)
-    described = given.config(config)
     from ownpace.cli.plan_progress import Stages
     from ownpace.cli.plan_shown import show_plan
     from ownpace.planning import plan as make_plan
 
     with Stages(Console(stderr=True)) as stages:
         made = make_plan(
-            described,
-            algorithms=names,
-            what_if=None if not what_if else [] if what_if == ["none"] else what_if,
+            given.config(config),
+            algorithms=_names(algorithms),
+            what_if=_questions(what_if),
             seconds=seconds,
             timing_only=timing_only,
             seeds=range(seeds),
@@ -114,6 +112,15 @@ def plan(
         typer.echo(json.dumps(made.to_json()))
     if made.interrupted:
         raise Interrupted("interrupted; the plan above is what was known by then")
+
+
+def _names(given: str | None) -> list[str] | None:
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _questions(given: list[str] | None) -> list[str] | None:
+    """None: the usual ones."""
+    return None if not given else [] if given == ["none"] else given
 
 
 def _check(option: str, given: int | None, most: int) -> None:

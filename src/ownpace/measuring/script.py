@@ -72,8 +72,12 @@ def measure_loop(
         with untouched(model, optimizer, data):
             _run(model, optimizer, loss, data, size, seconds, report, loader)
         found = Findings.from_json(report.read_text())
-    when = f"{datetime.now():%Y-%m-%d %H:%M}"
-    result = measured(Setting("a script's", type(model).__name__, size, device, when), found)
+    setting = Setting("a script's", type(model).__name__, size, device, f"{datetime.now():%Y-%m-%d %H:%M}")
+    result = measured(setting, found)
+    return _written(result, out, overwrite)
+
+
+def _written(result: Measured, out: str | Path | None, overwrite: bool) -> Measured:
     if out is not None and is_main_process():
         result.write(out, overwrite=overwrite)
     return result

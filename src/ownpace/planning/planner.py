@@ -84,9 +84,7 @@ def plan(
                 planner.learn(pool, began)
             planner.imagine(pool)
         except KeyboardInterrupt:
-            if not planner.known.timings:
-                raise Interrupted("interrupted before anything was known") from None
-            planner.known.interrupted = True
+            planner.interrupt()
     return finished_plan(planner.known, time.monotonic() - began)
 
 
@@ -125,6 +123,12 @@ class _Planner:
         self.known = Known(config=replace(config, fleet=given), fleet=machines, left_out=left_out)
         self.known.candidates = self._candidates
         self.known.questions = tuple(other.name for other in self._others)
+
+    def interrupt(self) -> None:
+        """End with what is known by now."""
+        if not self.known.timings:
+            raise Interrupted("interrupted before anything was known") from None
+        self.known.interrupted = True
 
     def find_speeds(self, pool: Pool) -> None:
         """Simulate time alone."""

@@ -82,7 +82,7 @@ class Config:
     batch_size: Annotated[int, Help("Samples of each worker per update.", LEARN)] = 32
     micro_batch: Annotated[int | None, Help("Samples per gradient computation at most (default: all).", LEARN)] = None
     optimizer: Annotated[str | Build, Help(f"The optimizer: {_names(OPTIMIZERS)}.", LEARN)] = "sgd"
-    lr: Annotated[float | None, Help("Learning rate (default: the task's; other optimizers' own).", LEARN)] = None
+    lr: Annotated[float | None, Help("Learning rate (default: the task's; with momentum, less).", LEARN)] = None
     momentum: Annotated[float | None, Help("Momentum (sgd, rmsprop; default: the task's, for sgd).", LEARN)] = None
     nesterov: Annotated[bool, Help("Nesterov's momentum (sgd).", LEARN)] = False
     weight_decay: Annotated[float, Help("Weight decay.", LEARN)] = 0.0

@@ -25,14 +25,14 @@ def optimizer_spec(config: Config, task: Task, samples: int | None) -> Optimizer
     is_named = isinstance(optimizer, str)
     # A function that makes an optimizer has a learning rate of its own, and maybe a schedule.
     usual = task.defaults if is_named else Defaults()
-    lr, momentum = usual.for_optimizer(optimizer if isinstance(optimizer, str) else "sgd")
+    lr, momentum = usual.for_optimizer(optimizer if isinstance(optimizer, str) else "sgd", config.momentum)
     # A schedule needs to know where the run ends.
     shape = config.schedule or ("constant" if samples is None else usual.schedule)
     return OptimizerSpec(
         name=optimizer if isinstance(optimizer, str) else "sgd",
         custom=None if isinstance(optimizer, str) else optimizer,
         lr=lr if config.lr is None else config.lr,
-        momentum=momentum if config.momentum is None else config.momentum,
+        momentum=momentum,
         nesterov=config.nesterov,
         weight_decay=config.weight_decay,
         clip_norm=config.clip_norm,

@@ -14,6 +14,7 @@ import torch
 
 import ownpace
 from ownpace import Config, InputError
+from ownpace.algorithms import DEFAULT
 from ownpace.algorithms.sync import SyncSgd
 from ownpace.core.contract.events import Evaluation, Run
 from ownpace.engines.job import ProgressReport
@@ -84,7 +85,7 @@ def test_a_result_has_its_model_its_history_and_a_table():
     assert (last.loss, last.accuracy) == (result.summary.loss, result.summary.accuracy)
     assert last.time == pytest.approx(result.summary.seconds, rel=0.01)
     assert result.rows()[0].keys() == {"time", "samples", "updates", "loss", "accuracy"}
-    assert "pace" in str(result)
+    assert result.summary.algorithm in str(result)
     assert max(map(len, str(result).splitlines())) <= 80
     with pytest.raises(InputError, match="events are kept in a run's folder only"):
         next(result.events)
@@ -223,7 +224,7 @@ def test_progress_is_a_line_written_anew_or_a_few_that_stay(live, monkeypatch):
     ownpace.train(**SMALL | {"epochs": 10}, on_progress=reports.append)
     assert reports
     shown = stream.getvalue()
-    assert "pace:" in shown
+    assert f"{DEFAULT}:" in shown
     assert "samples/s" in shown
     if live:
         assert "\n" not in shown

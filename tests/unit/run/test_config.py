@@ -93,6 +93,8 @@ def test_a_task_says_how_it_is_learnt_unless_the_description_does():
 
     assert learnt() == (0.3, 0.7, "cosine", 1200)
     assert learnt(lr=0.1, momentum=0.0, schedule="linear", epochs=1) == (0.1, 0.0, "linear", 400)
+    assert learnt(momentum=0.9)[:2] == (0.1, 0.9)  # steps add up to the same
+    assert learnt(momentum=0.0)[:2] == (1.0, 0.0)
     assert learnt(seconds=1.0) == (0.3, 0.7, "constant", None)  # a schedule needs an end
     assert learnt(optimizer="adam") == (0.001, 0.0, "cosine", 1200)
     assert learnt(optimizer=partial(torch.optim.SGD, lr=1.0))[1:3] == (0.0, "constant")

@@ -35,6 +35,16 @@ class Defaults:
     target_loss: float | None = None
     """The same as a loss, where there is no accuracy."""
 
-    def for_optimizer(self, name: str) -> tuple[float, float]:
-        """Learning rate and momentum for an optimizer by its name."""
-        return (self.lr, self.momentum) if name == "sgd" else (_LR_OF_OTHERS.get(name, self.lr), 0.0)
+    def for_optimizer(self, name: str, momentum: float | None = None) -> tuple[float, float]:
+        """Learning rate and momentum for an optimizer by its name.
+
+        If a momentum is given, SGD's rate is that with which steps add up to the same.
+
+        >>> Defaults(lr=0.2).for_optimizer("sgd", 0.9)
+        (0.02, 0.9)
+        """
+        if name != "sgd":
+            return _LR_OF_OTHERS.get(name, self.lr), momentum or 0.0
+        if momentum is None or not 0 <= momentum < 1:
+            return self.lr, self.momentum if momentum is None else momentum
+        return float(f"{self.lr * (1 - momentum) / (1 - self.momentum):.6g}"), momentum

@@ -87,10 +87,10 @@ class Backward(NamedTuple):
         return self.processor.partway(self.start_s, self.end_s, share)
 
 
-class VirtualGradient(JoinedLater, Due):
+class VirtualGradient(JoinedLater, Gradient, Due):
     """A gradient that is being computed."""
 
-    __slots__ = ("computed", "done", "driver", "end", "start", "then", "worker")
+    __slots__ = ("computed", "done", "driver", "end", "parts", "start", "then", "worker")
     worker: Computing
     start: float
     end: float

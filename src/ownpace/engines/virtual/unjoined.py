@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ownpace.core.contract.values import Gradient
 from ownpace.core.learning.flat import Layout
+
+_NONE_HERE: tuple[str, ...] = ()
 
 
 class Unjoined:
@@ -43,10 +44,11 @@ class Unjoined:
         return total
 
 
-class JoinedLater(Gradient):
-    """A gradient that may have its layers instead of `total`, until somebody asks for that."""
+class JoinedLater:
+    """Of a gradient: it may have its layers instead of `total`, until somebody asks for that."""
 
-    __slots__ = ("parts",)
+    __slots__ = _NONE_HERE
+    total: Tensor
     parts: Unjoined | None
 
     def hold(self, contents: Tensor | Unjoined) -> None:
