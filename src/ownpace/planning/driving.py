@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -20,6 +20,11 @@ class _Search(Generic[T]):
     asks: Asks[T]
     answers: list[Future[Tried]]
 
+    def give_up(self) -> None:
+        for future in self.answers:
+            future.cancel()
+        self.asks.close()
+
 
 def drive(
     searches: Mapping[str, Asks[T]],
@@ -34,7 +39,7 @@ def drive(
         searches: By their names.
         pool: Where trials are carried out.
         on_trial: Called after each trial.
-        go_on: Asked after each trial; once it says no, nothing more is begun, and what is open has no result.
+        go_on: Asked after each trial; once it says no, what is open has no result.
         on_found: Called with each result as it comes.
     """
     found: dict[str, T] = {}
@@ -42,7 +47,6 @@ def drive(
 
     def advance(name: str, asks: Asks[T], answers: list[Tried] | None) -> None:
         try:
-            # A generator that has not begun takes nothing: the first trials are what it begins with.
             trials = next(asks) if answers is None else asks.send(answers)
         except StopIteration as end:
             found[name] = end.value
@@ -64,15 +68,14 @@ def drive(
         for name, search in list(open_.items()):
             if all(future in seen for future in search.answers):
                 advance(name, search.asks, [future.result() for future in search.answers])
-    _give_up(open_.values())
+    for search in open_.values():
+        search.give_up()
     return found
 
 
-def _give_up(searches: Iterable[_Search[T]]) -> None:
-    for search in searches:
-        for future in search.answers:
-            future.cancel()
-        search.asks.close()
+def asked(trials: list[Trial]) -> Asks[list[Tried]]:
+    """A search that asks once."""
+    return (yield trials)
 
 
-__all__ = ["Asks", "drive"]
+__all__ = ["Asks", "asked", "drive"]

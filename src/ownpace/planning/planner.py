@@ -17,14 +17,14 @@ from ownpace.core.learning.task import Task
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.planning.budget import Budget, budget_for, probes
 from ownpace.planning.candidates import candidates, with_same_updates
-from ownpace.planning.driving import Asks, T, drive
+from ownpace.planning.driving import Asks, T, asked, drive
 from ownpace.planning.halving import octaves
 from ownpace.planning.pool import Pool, open_pool
 from ownpace.planning.progress import OnPlanProgress, PlanProgress
 from ownpace.planning.ranking import Known, finished_plan
 from ownpace.planning.results import Plan
 from ownpace.planning.study import Studied, Terms, confirmed, elsewhere, find_target, study, timed
-from ownpace.planning.trial import Trial, Tried, for_trials
+from ownpace.planning.trial import for_trials
 from ownpace.planning.what_if import by_default, imagined
 from ownpace.run import Config
 from ownpace.run.config import default_fleet
@@ -76,8 +76,7 @@ def plan(
     >>> plan(Config(task=Blobs()), "4,1", timing_only=True, what_if=(), processes=1).ranking[0].share_of_limit > 0.9
     True
     """
-    planner = _Planner(config, fleet, algorithms, what_if, seconds, tuple(seeds), on_progress)
-    began = time.monotonic()
+    planner, began = _Planner(config, fleet, algorithms, what_if, seconds, tuple(seeds), on_progress), time.monotonic()
     with open_pool(planner.base, processes) as pool:
         try:
             planner.find_speeds(pool)
@@ -245,7 +244,7 @@ class _Planner:
 
     def _budget(self, pool: Pool, first: str, others: Sequence[str]) -> Budget:
         trials = probes(self.base, self._candidates[first], len(self.known.fleet.workers))
-        tried = self._drive("learning rates", {"": _asked(trials)}, pool, len(trials))[""]
+        tried = self._drive("learning rates", {"": asked(trials)}, pool, len(trials))[""]
         config, timing = self.known.config, self.known.timings[first]
         return budget_for(config, self._job_task, tried, timing, 1 + len(others), self._seconds, pool.num)
 
@@ -299,7 +298,3 @@ class _Planner:
         for name in searches.keys() - found.keys():
             self.known.uncertain.append(f"{name} was not searched: the time was up")
         return found
-
-
-def _asked(trials: list[Trial]) -> Asks[list[Tried]]:
-    return (yield trials)
