@@ -93,7 +93,8 @@ class Recording:
 
     def result(self, outcome: Outcome, job: Job) -> Result:
         """What came out."""
-        summary = self._builder.summary()
+        # The budget of now: the first record has the one that the run was begun with, before it was resumed.
+        summary = replace(self._builder.summary(), budget=job.samples)
         if outcome.error is not None:
             # An error that the last record does not know: replicas that differ are found after it was written.
             summary = replace(summary, code=outcome.error.code)

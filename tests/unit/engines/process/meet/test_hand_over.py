@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from dataclasses import dataclass, fields
 from multiprocessing import spawn
@@ -49,7 +50,10 @@ def test_what_cannot_leave_the_process_is_refused_in_a_line(tmp_path):
         pickled({"log": file})
 
 
-def test_only_processes_of_this_thread_do_not_run_the_script():
+def test_only_processes_of_this_thread_do_not_run_the_script(monkeypatch):
+    # As if a script ran: the main module of tests that run side by side has no file.
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
     usual = spawn.get_preparation_data
     elsewhere: list[dict[str, object]] = []
     with _without_the_script():
