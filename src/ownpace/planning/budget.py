@@ -15,7 +15,7 @@ from ownpace.run import Config
 
 USUAL_S = 60.0
 """What a plan may take on an idle machine, where nothing else is said."""
-USED = 0.6
+USED = 0.5
 """Of that time, on all cores: the rest is for starting processes, speeds, and what was reckoned wrong."""
 RUNS_EACH = 4.0
 """Runs of full length that an algorithm's search and its seeds are worth, about: most are cut short."""
