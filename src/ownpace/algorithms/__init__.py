@@ -35,6 +35,8 @@ ALGORITHMS = Registry[Algorithm](
     }
 )
 DEFAULT = "stride"
+COMPARED = ("sync", "balanced", "pace", DEFAULT)
+"""What is compared where nothing is named."""
 
 
 def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) -> Algorithm:
@@ -57,4 +59,4 @@ def unknown_algorithm(name: str) -> InputError:
     return unknown("algorithm", name, ALGORITHMS, "`ownpace list` describes them; your own is my.py:Class")
 
 
-__all__ = ["ALGORITHMS", "DEFAULT", "make_algorithm", "unknown_algorithm"]
+__all__ = ["ALGORITHMS", "COMPARED", "DEFAULT", "make_algorithm", "unknown_algorithm"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from ownpace.algorithms import ALGORITHMS, unknown_algorithm
+from ownpace.algorithms import ALGORITHMS, COMPARED, unknown_algorithm
 from ownpace.cli import options
 from ownpace.cli.completion import several_of
 from ownpace.cli.logs import show_logs
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help
 
 Runs = Sequence[tuple[Config, Path]]
 """What to run, and the folder of each."""
-DEFAULT_ALGORITHMS = "sync,balanced,pace,stride"
+_COMPARED = ",".join(COMPARED)
 Algorithms = Annotated[
     str,
     typer.Option(
@@ -39,7 +39,7 @@ Algorithms = Annotated[
         "--algorithm",
         help=f"{help_of('algorithm').text} Several, with commas between.",
         metavar="NAMES",
-        show_default=DEFAULT_ALGORITHMS,
+        show_default=_COMPARED,
         autocompletion=several_of(ALGORITHMS),
         rich_help_panel=RUN,
     ),
@@ -74,7 +74,7 @@ Seeds = Annotated[
 def compare(
     *,
     config: options.ConfigFile = None,
-    algorithms: Algorithms = DEFAULT_ALGORITHMS,
+    algorithms: Algorithms = _COMPARED,
     parameter: Parameters = None,
     engine: Engines = None,
     seeds: Seeds = None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from ownpace.algorithms import ALGORITHMS, DEFAULT
+from ownpace.algorithms import ALGORITHMS, COMPARED, DEFAULT
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import DivergenceError, InputError, unknown
 from ownpace.core.learning.task import Task
@@ -28,8 +28,6 @@ from ownpace.tasks import TASKS
 
 P = ParamSpec("P")
 T = TypeVar("T")
-COMPARED = ("sync", "balanced", "abs", "pace")
-"""What is compared where nothing is named."""
 
 
 @dataclass(frozen=True, kw_only=True)

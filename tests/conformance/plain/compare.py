@@ -86,6 +86,6 @@ def assert_same(outcome: Outcome, events: list[Event], expected: Result, *, time
     assert [update.total_samples for update in made] == totals
     losses = [event.loss for event in events if isinstance(event, Evaluation)]
     assert losses == pytest.approx([loss(start()), *(step.loss for step in expected.steps)], rel=1e-4)
-    # One is in single precision. Where delay and momentum bring a run to the edge of what is stable, rounding grows from
-    # update to update: 1e-4 was not enough for one draw in some thousands. A wrong rule is off by far more.
+    # One is in single precision. Where delay and momentum bring a run to the edge of what is stable, rounding grows
+    # with every update: 1e-4 was not enough for one draw in some thousands. A wrong rule is off by far more.
     torch.testing.assert_close(outcome.model["at"].double(), expected.weights, rtol=1e-3, atol=1e-4)
