@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,14 @@ def check_alike(ranks: list[Any], name: str, *keys: str) -> None:
     for key in ("weights", *keys):
         assert all(rank[name][key] == ranks[0][name][key] for rank in ranks), key
     assert all(rank[name]["replicas_identical"] is not False for rank in ranks)
+
+
+def check_all_leave_with_rank_0(ranks: list[Any]) -> None:
+    """Rank 0 stops at its second step: in the first epoch, unless the others have left it but one batch of that."""
+    steps = list(accumulate(len(batches) for batches in ranks[0]["left"]["epochs"]))
+    assert steps[-1] >= 2
+    assert not steps[:-1] or steps[-2] < 2
+    assert {len(rank["left"]["epochs"]) for rank in ranks} == {len(steps)}
 
 
 def one_of(folder: Path, pattern: str, *, last: bool) -> Path:

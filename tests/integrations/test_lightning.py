@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.integrations.ranks import (
     check_alike,
+    check_all_leave_with_rank_0,
     check_every_sample_once,
     check_rest_of_epoch,
     needs,
@@ -46,7 +47,7 @@ def test_fits_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
     assert first["sync"]["metrics"]["mean"] == pytest.approx((SIZE - 1) / 2)  # over the samples of all ranks
     assert list((tmp_path / "within").glob("step=2.ckpt"))
     assert len(first["early"]["epochs"]) == 1
-    assert {len(rank["left"]["epochs"]) for rank in seen} == {1}
+    check_all_leave_with_rank_0(seen)
     limited = [index for rank in seen for batches in rank["limited"]["epochs"] for batch in batches for index in batch]
     assert len(limited) == len(set(limited)) == min(SIZE, 2 * BATCH * ranks)
     check_schedule(first["pace"])
