@@ -37,8 +37,9 @@ def main() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_ranks_choose_once_and_together_and_learn() -> None:
-    command = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()), __file__]
-    ran = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=Path.cwd(), check=False)
+    command = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()), "-m", __name__]
+    root = Path(__file__).parents[2]
+    ran = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=root, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("ownpace: auto: ") == 1
     assert "ownpace: auto: sync" not in ran.stderr

@@ -86,8 +86,9 @@ def test_a_loop_alone_is_measured_and_nothing_is_left_of_it() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_so_it_is_under_torchrun_on_every_rank() -> None:
-    command = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()), __file__]
-    ran = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=Path.cwd(), check=False)
+    command = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()), "-m", __name__]
+    root = Path(__file__).parents[2]
+    ran = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=root, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("2 workers, sums of ") == 2
 
