@@ -70,7 +70,7 @@ def _counts(gradient: Tensor) -> Tensor:
     if not len(learnt):
         return torch.zeros_like(gradient)
     ratios = gradient.double() / learnt.min().double()
-    for fewest in range(1, 100):
+    for fewest in range(1, 1000):  # while one machine pauses, others without a bound learn the same samples often
         counts = (fewest * ratios).round()
         if (counts - fewest * ratios).abs().max() < 0.01:
             return counts.to(gradient.dtype)
