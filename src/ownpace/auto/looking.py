@@ -26,11 +26,9 @@ from ownpace.drop_in.random_states import read_states, set_states
 from ownpace.fleet import Fleet, Machine, Network
 from ownpace.measuring.fit import fit_pace, pace_of
 from ownpace.measuring.links import least, timed
-from ownpace.planning import choose_by_speed
+from ownpace.planning import IN_SCRIPTS, choose_by_speed
 from ownpace.planning.results import Choice
 
-CANDIDATES = ("sync", "balanced", "pace", "stride", "diloco")
-"""Without servers, which would have to be there from the beginning."""
 WARM_UP, UPDATES = 3, 16
 """Updates that are not looked at, and those that are."""
 _SUMS = 5
@@ -49,7 +47,7 @@ class Auto(Algorithm):
         if _KEPT not in me.kept and not await self._choose(me):
             return
         # Kept: a script's next loop, and a run that goes on from a checkpoint, have the same.
-        chosen = CANDIDATES[int(me.kept[_KEPT][0])]
+        chosen = IN_SCRIPTS[int(me.kept[_KEPT][0])]
         await make_algorithm(chosen).worker(me)
 
     async def _choose(self, me: Worker) -> bool:
@@ -62,7 +60,7 @@ class Auto(Algorithm):
             if me.rank == 0:
                 choice = _decided(looked, me)
                 self.tell(f"auto: {choice.why}")
-                number = CANDIDATES.index(choice.algorithm)
+                number = IN_SCRIPTS.index(choice.algorithm)
             # Of one rank for all: another machine's rounding might lead to another choice.
             first = me.workers.members[0]
             device = me.parameters.values.device
@@ -133,7 +131,6 @@ def _decided(fleet: Fleet, me: Worker) -> Choice:
             me.batch_size,
             micro_batch=me.micro_batch,
             bytes_per_parameter=values.element_size(),
-            algorithms=CANDIDATES,
         )
     finally:
         set_states(states)

@@ -27,12 +27,14 @@ def draw(runs: Mapping[str, RunOutline], path: Path, console: Console, note: str
 def show_warnings(results: Sequence[Result]) -> None:
     """Say on standard error what a friend would; of several seeds, one stands for all."""
     console, seen = Console(stderr=True), set[tuple[str, str]]()
+    both = len({result.summary.engine for result in results}) > 1
     for result in results:
         summary = result.summary
         if (summary.algorithm, summary.engine) not in seen:
             seen.add((summary.algorithm, summary.engine))
+            who = f"{summary.algorithm}, predicted" if both and summary.engine == "virtual" else summary.algorithm
             for line in result.warnings:
-                console.print(f"warning: {summary.algorithm}: {line}", style="yellow", markup=False, highlight=False)
+                console.print(f"warning: {who}: {line}", style="yellow", markup=False, highlight=False)
 
 
 def show_remarks(results: Sequence[Result], console: Console) -> None:

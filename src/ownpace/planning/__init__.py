@@ -16,13 +16,14 @@ results       what a plan says, `words` in words, `command` as a command
 by_speed      a choice by speed alone, `in_scripts` for a script of the user's own
 """
 
-from ownpace.planning.in_scripts import ChosenBySpeed, choose_by_speed
+from ownpace.planning.in_scripts import IN_SCRIPTS, ChosenBySpeed, choose_by_speed
 from ownpace.planning.noise import NoiseScale, noise_scale
 from ownpace.planning.planner import plan
 from ownpace.planning.progress import PlanProgress
 from ownpace.planning.results import Choice, Plan, Ranked, WhatIf
 
 __all__ = [
+    "IN_SCRIPTS",
     "Choice",
     "ChosenBySpeed",
     "NoiseScale",

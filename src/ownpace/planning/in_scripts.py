@@ -21,6 +21,7 @@ from ownpace.planning.timing import Timing
 from ownpace.run import Config
 
 IN_SCRIPTS = ("sync", "balanced", "pace", "stride", "diloco")
+"""Without servers, which would have to be there from the beginning."""
 NUM_LAYERS = 32
 
 
