@@ -15,6 +15,7 @@ from tests.conformance.plain.strategies import late_settings
 from tests.conformance.plain.stride import anchored, decoupled, strides
 
 from ownpace import make_algorithm
+from ownpace.core.blocks.waiting import Waiting
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Compute
 from ownpace.core.contract.roles import Worker
@@ -169,6 +170,31 @@ def test_nobody_waits_however_long_a_sum_takes() -> None:
     assert max(lengths) < 0.12 + 2 * 8 / 1000
     # There is time for steps of whole batches on all of them.
     assert {span.samples for span in events if isinstance(span, Compute) and span.t > 2} == {8}
+
+
+def test_where_waiting_is_cheap_all_wait() -> None:
+    """From the fifth sum on; and nobody does where a tenth of a round would be lost."""
+    for ring_s, waits in ((0.001, True), (0.003, False)):
+        network = Network(bandwidth_bytes_per_s=1e9, latency_s=ring_s / 6)
+        fleet = paces(4000, 2000, 1000, 1000, jitter=0.0, network=network)  # a round takes 16 ms
+        _, events = simulate(make_algorithm("stride"), fleet, samples=20_000, batch_size=32, timing_only=True)
+        late = [update.staleness for update in updates(events)]
+        assert late[1:5] == [1] * 4
+        assert set(late[9:150]) == ({0} if waits else {1})
+        assert summarize(events).share_of_limit == pytest.approx(16 / 17 if waits else 1.0, abs=0.015)
+
+
+@pytest.mark.parametrize("ring_s", [0.03, 0.3])
+def test_where_sums_are_slow_nobody_ever_tries_to_wait(ring_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = paces(4000, 2000, 1000, 1000, network=Network(bandwidth_bytes_per_s=1e9, latency_s=ring_s / 6))
+    job = {"samples": 30_000, "batch_size": 16, "timing_only": True}
+    _, events = simulate(make_algorithm("stride"), fleet, **job)
+    monkeypatch.setattr(Waiting, "learn", lambda self, total: None)
+    _, never = simulate(make_algorithm("stride"), fleet, **job)
+    assert len(updates(never)) > 10
+    assert [(update.t, update.samples) for update in updates(events)] == [
+        (update.t, update.samples) for update in updates(never)
+    ]
 
 
 def test_where_sums_are_fast_steps_take_all_workers_equally_long() -> None:
