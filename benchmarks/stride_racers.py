@@ -56,7 +56,7 @@ _PLAIN = {"outer_lr": 1.0, "outer_momentum": 0.0}
 ON_SLOW: Mapping[str, Racer] = {
     "stride": Racer("stride", SLOW_RATES, batch_sizes=(8, 16, 32)),
     "stride, outer momentum 0.3": Racer("stride", SLOW_RATES, {"outer_lr": 0.85, "outer_momentum": 0.3}, SMALL),
-    "stride, outer momentum 0.5": Racer("stride", SLOW_RATES, {"outer_lr": 0.7, "outer_momentum": 0.5}, SMALL),
+    "stride, outer momentum 0.2": Racer("stride", SLOW_RATES, {"outer_lr": 1.0, "outer_momentum": 0.2}, SMALL),
     "wp": Racer("wp", LOCAL_RATES, batch_sizes=ALL),
     "wp, 64 steps": Racer("wp", LOCAL_RATES, {"steps": 64}, SMALL),
     "wp, 128 steps": Racer("wp", LOCAL_RATES, {"steps": 128}, SMALL),

@@ -66,6 +66,7 @@ def strides(
     *,
     max_batch: int | None = None,
     warmup: int = 0,
+    max_wait: float = 0.05,
     outer_lr: float = 1.0,
     outer_momentum: float = 0.0,
 ) -> Result:
@@ -77,7 +78,7 @@ def strides(
     for worker in workers:
         worker.step()
     handed, stale = [worker.hand_in() for worker in workers], False
-    wait, told = Wait(), [(False, 0.0)] * len(workers)
+    wait, told = Wait(max_wait), [(False, 0.0)] * len(workers)
     while True:
         arrival = max(now for _, _, now in handed) + setting.ring_seconds
         whole = sum(count for _, count, _ in handed)
@@ -113,8 +114,9 @@ def strides(
 class Wait:
     """Whether all wait for the sum under way: tried from the fourth sum on, and kept up while it is cheap."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float) -> None:
         self.is_on = False
+        self._most = most
         self._sums, self._next = 0, 4
         self._since = 0
         self._dear: list[bool] = []
@@ -125,10 +127,10 @@ class Wait:
         if self.is_on:
             # The first that was waited for is told of by the sum after it, and does not count.
             if self._sums > self._since + 2:
-                self._dear.append(missed / (missed + whole) > 0.1)
+                self._dear.append(missed / (missed + whole) > self._most)
             if sum(self._dear[-3:]) >= 2:
                 self.is_on, self._next = False, self._sums + 200
-        elif self._sums >= self._next and not all_late:
+        elif self._most and self._sums >= self._next and not all_late:
             self.is_on, self._since, self._dear = True, self._sums, []
 
 

@@ -2,7 +2,7 @@
 
     missed    samples that a worker could have made while it waited for a sum: seconds · pace
     cost      Σ missed / (Σ missed + Σ samples of the round), of all workers: the part of a round that is lost
-    waits     as long as no two of the last three costs were above a tenth
+    waits     as long as no two of the last three costs were above `most`, a twentieth by default
 
 How long a wait takes is known by waiting alone: who goes on alone sees no more than whether the sum was there after a
 step; and a worker that is ahead of the others stays ahead. So it is tried, from the fourth sum on; and again two
@@ -18,11 +18,14 @@ from __future__ import annotations
 
 from collections import deque
 
+from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient
+from ownpace.core.settings import not_negative
 
-_MOST = 0.1
-"""The part of a round that may be lost. What comes half a round late cost ResNet-18 as much accuracy as a fifth of its
-run is worth, a small net next to nothing: a tenth is well spent on the one, and a bound on what the other loses."""
+MOST_WAIT = 0.05
+"""The part of a round that may be lost. Sums that come half a round late cost ResNet-18 about a fifth of its run: that
+is how long it takes to make up for them. But they cost MNIST's small net nothing, and which of the two a model is like
+is not known here: so no more than a quarter of what there is to gain."""
 _REMEMBERED = 3
 """Costs: a single outlier neither begins nor ends anything."""
 _FIRST = 4
@@ -37,7 +40,9 @@ after which all begin together."""
 class Waiting:
     """Whether to wait, as it was learnt from the sums; the same on all workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = MOST_WAIT) -> None:
+        """`most`: the part of a round that may be lost; 0: never wait."""
+        self._most = most
         self.waits = False
         """Whether to wait for the sum under way."""
         self._costs: deque[float] = deque(maxlen=_REMEMBERED)
@@ -59,7 +64,7 @@ class Waiting:
         """Learn from a sum. All workers must do so with all sums."""
         if not self.waits:
             self._until_trial -= 1
-            if self._until_trial <= 0 and total.notes["late"] < len(total.contributions):
+            if self._most and self._until_trial <= 0 and total.notes["late"] < len(total.contributions):
                 self.waits, self._sums = True, 0
                 self._costs.clear()
             return
@@ -67,8 +72,17 @@ class Waiting:
         if self._sums > _BEFORE:
             missed = total.notes["missed"]
             self._costs.append(missed / max(1.0, missed + total.samples))
-        if 2 * sum(cost > _MOST for cost in self._costs) > _REMEMBERED:
+        if 2 * sum(cost > self._most for cost in self._costs) > _REMEMBERED:
             self.waits, self._until_trial = False, _AGAIN
 
 
-__all__ = ["Waiting"]
+def check_max_wait(part: float) -> None:
+    """Raise if this cannot be a part of a round."""
+    not_negative(max_wait=part)
+    if part >= 1:
+        raise InputError(
+            f"max_wait is {part}; it is a part of a round, so it must be below 1, as in 0.05; 0: never wait"
+        )
+
+
+__all__ = ["MOST_WAIT", "Waiting", "check_max_wait"]
