@@ -148,22 +148,21 @@ def limit(runner: Runner, found: Sequence[Found]) -> str:
 
 
 def verdict(times: Mapping[str, Sequence[Found]]) -> str:
-    """How much sooner than the best others, with the settings that it has by default."""
+    """How much sooner than the best others: with the settings that it has by default, and at its best."""
 
-    def least(names: Sequence[str], index: int) -> float | None:
+    def least(names: Sequence[str], index: int) -> float:
         found = [each for name in names if (each := times[name][index]) is not None]
-        return min((statistics.mean(each[0]) for each in found), default=None)
+        return min((statistics.mean(each[0]) for each in found), default=math.inf)
 
+    alone = [name for name in times if name.split(",")[0] in ALONE]
+    others = [name for name in times if not name.startswith("stride")]
     lines = []
-    for index, level in enumerate(LEVELS):
-        mine = least(["stride"], index)
-        alone = least([name for name in times if name.split(",")[0] in ALONE], index)
-        others = least([name for name in times if not name.startswith("stride")], index)
-        if mine is not None and alone is not None and others is not None:
-            lines.append(
-                f"{level:.0%}: {alone / mine:.2f} times the best of wp, local, diloco; {others / mine:.2f} of all"
-            )
-    return "`stride` is as fast as, at " + "; at ".join(lines) + "." if lines else ""
+    for ours in (["stride"], [name for name in times if name.startswith("stride")]):
+        for rivals, what in ((alone, "wp, local, diloco"), (others, "all others")):
+            leads = [least(rivals, index) / least(ours, index) for index in range(len(LEVELS))]
+            cells = ", ".join("–" if not math.isfinite(lead) else f"{lead:.2f}" for lead in leads)
+            lines.append(f"- `stride`{' at its best' if len(ours) > 1 else ''} against the best of {what}: {cells}")
+    return "Times as fast to each level:\n\n" + "\n".join(dict.fromkeys(lines))
 
 
 def print_transfer(runner: Runner, seeds: Sequence[int]) -> None:

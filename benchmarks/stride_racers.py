@@ -14,13 +14,13 @@ BASE = Config(
 )
 FLEETS = ("wan", "mild", "steep", "drift")
 LENGTHS: Mapping[str, Sequence[int]] = {
-    "wan": (60_000, 90_000, 120_000),
+    "wan": (48_000, 60_000, 90_000, 120_000),
     **dict.fromkeys(("mild", "steep", "drift"), (40_000, 80_000)),
 }
-SLOW_RATES = (0.005, 0.0075, 0.01, 0.015, 0.025)
+SLOW_RATES = (0.0075, 0.01, 0.015, 0.025)
 LOCAL_RATES = (0.015, 0.025, 0.04, 0.06, 0.1)
 SUM_RATES = (0.03, 0.05, 0.08, 0.12, 0.2)
-SMALL, ALL = (16, 32), (16, 32, 64)
+SMALL, LARGE = (16, 32), (32, 64)
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,16 @@ _PLAIN = {"outer_lr": 1.0, "outer_momentum": 0.0}
 # that wait for each sum, and numbers of steps that were chosen for this network.
 ON_SLOW: Mapping[str, Racer] = {
     "stride": Racer("stride", SLOW_RATES, batch_sizes=(8, 16, 32)),
-    "stride, outer momentum 0.3": Racer("stride", SLOW_RATES, {"outer_lr": 0.85, "outer_momentum": 0.3}, SMALL),
-    "stride, outer momentum 0.2": Racer("stride", SLOW_RATES, {"outer_lr": 1.0, "outer_momentum": 0.2}, SMALL),
-    "wp": Racer("wp", LOCAL_RATES, batch_sizes=ALL),
-    "wp, 64 steps": Racer("wp", LOCAL_RATES, {"steps": 64}, SMALL),
+    "stride, outer momentum 0.2": Racer("stride", SLOW_RATES, {"outer_momentum": 0.2}, SMALL),
+    "stride, outer momentum 0.4": Racer("stride", SLOW_RATES, {"outer_momentum": 0.4}, SMALL),
+    "stride, outer momentum 0.6": Racer("stride", SLOW_RATES, {"outer_momentum": 0.6}, (16,)),
+    "wp": Racer("wp", LOCAL_RATES, batch_sizes=LARGE),
+    "wp, 64 steps": Racer("wp", LOCAL_RATES, {"steps": 64}, LARGE),
     "wp, 128 steps": Racer("wp", LOCAL_RATES, {"steps": 128}, SMALL),
-    "diloco, plain outer step": Racer("diloco", LOCAL_RATES, _PLAIN, ALL),
+    "diloco, plain outer step": Racer("diloco", LOCAL_RATES, _PLAIN, LARGE),
     "diloco, plain, 64 steps": Racer("diloco", LOCAL_RATES, {**_PLAIN, "steps": 64}, SMALL),
-    "diloco": Racer("diloco", (*SLOW_RATES, 0.04), batch_sizes=SMALL),
+    "diloco, outer momentum 0.4": Racer("diloco", LOCAL_RATES, {"outer_lr": 1.0, "outer_momentum": 0.4}),
+    "diloco": Racer("diloco", SLOW_RATES),
     "local": Racer("local", LOCAL_RATES),
     "local, 32 steps": Racer("local", LOCAL_RATES, {"steps": 32}),
     "local, 64 steps": Racer("local", LOCAL_RATES, {"steps": 64}),
