@@ -139,7 +139,7 @@ class LearnerState:
         """Make an update with a sum as its layers arrive, if that can be done; returns what goes with the sum."""
         self.settle()
         held, progress = self.held, self._progress
-        if not isinstance(held, FlatParameters) or len(summed.by_bucket) < 2:
+        if not isinstance(held, FlatParameters) or not summed.comes_by_layer:
             gradient = summed.whole()
             self.step(gradient, lr_scale, advance, 0)
             return gradient.without_numbers()
