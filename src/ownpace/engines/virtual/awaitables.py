@@ -27,6 +27,8 @@ class Endpoint(Link, Protocol):
     """Messages that came before they were asked for."""
     receiving: VirtualReceive | None
     """Messages that were asked for before they came: a chain, oldest first."""
+    waited_s: float
+    """For collectives, so far."""
 
 
 class Computing(Endpoint, Protocol):
@@ -224,8 +226,10 @@ class CollectivePart(Answer[Any]):
             simulation = self.node.simulation
             start = simulation.clock.time
             yield self
+            start = max(start, self.joined_s)  # before it joined, it computed
+            self.node.waited_s += simulation.clock.time - start
             if simulation.detail:
-                waited(self.node, self.what, max(start, self.joined_s))  # before it joined, it computed
+                waited(self.node, self.what, start)
         # Only now, not when the sum is delivered: nodes that have awaited the same sums must agree on when to stop.
         if self.stop:
             self.node.progress.stop = True

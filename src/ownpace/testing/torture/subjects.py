@@ -158,6 +158,7 @@ def _stride(draws: Draws, num_workers: int) -> dict[str, object]:
         "outer_momentum": draws.one_of(0.0, 0.0, 0.5),
         "warmup": draws.one_of(0, 0, draws.number(1, 4)),
         "smoothing": draws.one_of(0.3, 1.0),
+        "max_wait": draws.one_of(0.0, 0.05, 0.9),
     }
 
 

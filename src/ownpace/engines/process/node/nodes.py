@@ -266,6 +266,10 @@ class ProcessWorker(ProcessNode):
     def run_samples(self) -> int | None:
         return self.context.terms.samples
 
+    @property
+    def waited_s(self) -> float:
+        return self.context.reporter.waited_s
+
     def load(self, samples: int | None = None) -> Pending[Batch]:
         return self.source.load(self.micro_batch if samples is None else samples)
 
