@@ -96,7 +96,7 @@ def summary(place: Headline, found: Kept) -> list[str]:
                 f"`{ours}` {speeds[0]:.2f} times the samples/s of `sync-servers`, {speeds[1]:.2f} of `async`, "
                 f"{means[0] - means[1]:+.2f} points of accuracy"
             )
-    return [textwrap.fill(f"**{'; '.join(parts)}.**", 124)] if parts else []
+    return [textwrap.fill(f"**{'; '.join(parts)}.**", 124, break_on_hyphens=False)] if parts else []
 
 
 def race(place: Headline, found: Kept) -> list[str]:
@@ -168,7 +168,7 @@ def averages(found: Found, paper: str) -> list[str]:
         if known and len(known) == len(chosen):
             each = ", ".join(f"{value:.2f}" for value in known)
             what = f"`abs` over the best of {', '.join(rivals)}; {nets.NAMES[model]}, momentum {momentum:g}"
-            lines.append(textwrap.fill(f"**{what}: {each}; on average {statistics.mean(known):.2f}.**", 124))
+            lines.append(textwrap.fill(f"**{what}: {each}; on average {statistics.mean(known):.2f}.**", 124, break_on_hyphens=False))
     return lines
 
 

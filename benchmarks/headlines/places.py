@@ -47,6 +47,7 @@ WAYS: Mapping[str, Way] = {
     "abs": Way("abs", lr=0.016, changes=SMALL),
     "abs-32": Way("abs", lr=0.016),
     "pace": Way("pace", lr=0.03, changes=SMALL),
+    "stride": Way("stride", lr=0.06),
     "od": Way("od", OD, lr=0.03),
     "od-momentum": Way("od", OD | KNOWS, lr=0.03),
     "od-ring": Way("od", OD | RING, lr=0.03),
@@ -62,13 +63,13 @@ WHO: Mapping[str, Sequence[str]] = {
     "layered": ("sync", "sync-servers", "layered"),
     "wp": ("exp", "equal", "count", "optimal"),
     "abs, ResNets": ("sync", "abs", "async", "stale"),
-    "abs, ResNets, ours": ("balanced", "pace"),
+    "abs, ResNets, ours": ("stride", "balanced", "pace"),
 }
 
 MNIST = replace(shown.MNIST, target=None, stop_at_target=False, samples=480_000, seconds=None, eval_every=3000)
 CIFAR = replace(shown.CIFAR, target=None, stop_at_target=False, samples=300_000, seconds=None, eval_every=5000)
 OD_SAMPLES = {"mnist": 120_000, "cifar10": 100_000}
-RESNET_LRS = {"abs": 0.06, "async": 0.03, "stale": 0.03}
+RESNET_LRS = {"stride": 0.06, "abs": 0.06, "async": 0.03, "stale": 0.03}
 
 
 @dataclass(frozen=True)
