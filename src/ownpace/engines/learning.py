@@ -13,12 +13,21 @@ from ownpace.core.learning.dataset_samples import as_samples
 from ownpace.core.learning.flat import Buffers, FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, OptimizerSpec
 from ownpace.core.learning.task import Samples, Score, Task
+from ownpace.engines.replayed import ReplayedGradients
 
 
 class RealLearning:
     """Real gradients of a real model, on any device."""
 
-    def __init__(self, task: Task, device: torch.device, autocast: torch.dtype | None = None, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        task: Task,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
+        *,
+        seed: int = 0,
+        graphs: bool = False,
+    ) -> None:
         self._task = task
         self._seed = seed
         self._model = FlatModel(task, device, autocast)
@@ -26,6 +35,7 @@ class RealLearning:
         self.layout = self._model.layout
         self.initial = self._model.initial
         self._model.module.train()
+        self._replayed = ReplayedGradients(self._model) if graphs else None
 
     # On first use: where a model is only evaluated, the training data is never moved to the device.
     @cached_property
@@ -44,6 +54,9 @@ class RealLearning:
         return self._model.new_buffers()
 
     def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[list[Tensor], float]:
+        if self._replayed is not None and self._replayed.wants(len(indices)):
+            parts, loss = self._replayed.gradient(values, buffers, *self._train.pick(indices))
+            return parts, loss.item() * len(indices)
         self._model.bind(values, buffers)
         parts, loss = self._model.layer_gradients(*self._train.pick(indices))
         if buffers:
