@@ -13,19 +13,22 @@ from ownpace.core.settings import positive
 from ownpace.run.names import optimizer_of
 
 if TYPE_CHECKING:
+    from ownpace.core.contract.algorithm import Algorithm
     from ownpace.core.learning.task import Task
     from ownpace.run.config import Config
 
 MOST_SAMPLES = 10**15
 
 
-def optimizer_spec(config: Config, task: Task, samples: int | None) -> OptimizerSpec:
+def optimizer_spec(config: Config, algorithm: Algorithm, task: Task, samples: int | None) -> OptimizerSpec:
     """The optimizer of a run of so many samples (None: they are not known)."""
     optimizer = optimizer_of(config.optimizer)
     is_named = isinstance(optimizer, str)
     # A function that makes an optimizer has a learning rate of its own, and maybe a schedule.
     usual = task.defaults if is_named else Defaults()
     lr, momentum = usual.for_optimizer(optimizer if isinstance(optimizer, str) else "sgd", config.momentum)
+    if optimizer == "sgd":  # with others, the size of a step hardly depends on how many samples it has
+        lr *= algorithm.times_usual_lr
     # A schedule needs to know where the run ends.
     shape = config.schedule or ("constant" if samples is None else usual.schedule)
     return OptimizerSpec(

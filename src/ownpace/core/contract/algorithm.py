@@ -27,6 +27,9 @@ class Algorithm(ABC):
     fast_servers_first: ClassVar[bool] = False
     """Whether servers with faster links own the lower layers; else layers go to servers as the fleet names them."""
 
+    times_usual_lr: ClassVar[float] = 1.0
+    """What SGD's learning rate of a task is multiplied by where a run names none: more, for few and large updates."""
+
     @abstractmethod
     async def worker(self, me: Worker) -> None:
         """What a worker does, from the first sample to the last."""
