@@ -72,7 +72,11 @@ def budget_for(
     """
     num_train = len(as_samples(task.train_samples()))
     num_test = min(MOST_TESTED, len(as_samples(task.test_samples())))
-    sample_s = min(each.cpu_s / max(1, each.points[-1].samples if each.points else 1) for each in tried)
+    # Without a limit, the same plan on a machine that is busy today; with one, what fits the time.
+    sample_s = min(
+        (each.cpu_s if seconds is None else each.wall_s) / max(1, each.points[-1].samples if each.points else 1)
+        for each in tried
+    )
     available_s = USED * num_processes * (USUAL_S if seconds is None else seconds)
     affordable = available_s / sample_s / (RUNS_EACH * num_searches)
     per_update = timing.samples_per_update
