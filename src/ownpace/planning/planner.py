@@ -25,7 +25,7 @@ from ownpace.planning.pool import Pool, open_pool
 from ownpace.planning.progress import OnPlanProgress
 from ownpace.planning.ranking import Known, finished_plan
 from ownpace.planning.results import Plan
-from ownpace.planning.study import Studied, Terms, confirmed, elsewhere, find_target, study, timed
+from ownpace.planning.study import FINALISTS, Studied, Terms, confirmed, elsewhere, find_target, study, timed
 from ownpace.planning.trial import for_trials
 from ownpace.planning.what_if import by_default, imagined
 from ownpace.run import Config
@@ -236,7 +236,7 @@ class _Planner:
             num_test = known.budget.num_test
             by_loss = self._wanted()[1]
             terms = Terms(known.level, 2 * samples, limit_s, self._seeds, num_test, num_workers=now, by_loss=by_loss)
-        searches = {}
+        searches, expected = {}, 0
         for other in self._others:
             num, now = len(other.fleet.workers), len(known.fleet.workers)
             factors = (
@@ -244,7 +244,8 @@ class _Planner:
             )
             base = replace(self.base, fleet=other.fleet)
             searches[other.name] = elsewhere(base, wanted, terms, factors, num)
-        expected, found = (6 + 2 * len(self._seeds)) * len(searches), known.others.__setitem__
+            expected += len(wanted) + (0 if terms is None else FINALISTS * len(factors) * len(self._seeds))
+        found = known.others.__setitem__
         self._driver.drive(
             "what if", searches, pool, expected, deadline=deadlines.end, on_found=found, missed="not answered"
         )

@@ -9,6 +9,7 @@ import pytest
 
 from ownpace import make_algorithm
 from ownpace.algorithms.pace import PaceSgd
+from ownpace.auto.looking import Auto
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Worker
 from ownpace.drop_in.closing import last_line, warn_of_large_updates
@@ -55,6 +56,15 @@ def test_an_algorithm_of_ones_own_goes_by_the_name_of_its_class() -> None:
 
     summary = dataclasses.replace(ended(None), algorithm="Own")
     assert last_line(summary, Own(), 1).startswith("ownpace: Own on 1 worker: 8,192 samples in 64 updates of 128 on")
+
+
+def test_who_has_chosen_another_names_it() -> None:
+    auto = Auto()
+    assert last_line(dataclasses.replace(ended(None), algorithm="Auto"), auto, 2).startswith("ownpace: Auto on 2 ")
+    auto.chosen[:] = [PaceSgd()]
+    assert last_line(ended(None), auto, 2).startswith("ownpace: pace (chosen by auto) on 2 workers: ")
+    with pytest.warns(UserWarning, match="an update had 800 samples"):  # what it has gone on as counts
+        warn_of_large_updates(ended(800), auto, 32, 4)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,11 @@ class Algorithm(ABC):
         """Whether each subgroup of this algorithm has a communicator."""
         return type(self).communicator is not Algorithm.communicator
 
+    @property
+    def at_work(self) -> Algorithm:
+        """The algorithm that trains: this one, unless it has chosen another on the way."""
+        return self
+
     def micro_batch(self, batch_size: int, given: int | None, num_workers: int) -> int:
         """Samples that one `gradient()` computes at most: as given, else all that a worker contributes to an update."""
         most = batch_size * num_workers if self.divides_batches else batch_size
