@@ -45,42 +45,61 @@ def drive(
             result.
         on_found: Called with each result as it comes.
     """
-    found: dict[str, T] = {}
-    open_: list[_Search[T]] = []
-    waiting: deque[tuple[_Search[T], int]] = deque()
-    under_way: dict[Future[Tried], tuple[_Search[T], int]] = {}
+    driven = _Driven(pool, on_found)
+    for name, asks in searches.items():
+        driven.advance(name, asks, None)
+    while driven.open and go_on():
+        for _ in range(driven.take_answers()):
+            on_trial()
+        driven.advance_all()
+    for search in driven.open:
+        search.asks.close()
+    return driven.found
 
-    def advance(name: str, asks: Asks[T], answers: list[Tried] | None) -> None:
+
+class _Driven(Generic[T]):
+    """Searches on their way."""
+
+    def __init__(self, pool: Pool, on_found: Callable[[str, T], None]) -> None:
+        self.found: dict[str, T] = {}
+        self.open: list[_Search[T]] = []
+        self._pool = pool
+        self._on_found = on_found
+        self._waiting: deque[tuple[_Search[T], int]] = deque()
+        self._under_way: dict[Future[Tried], tuple[_Search[T], int]] = {}
+
+    def advance(self, name: str, asks: Asks[T], answers: list[Tried] | None) -> None:
+        """Let a search go on with these answers, and note what it asks next."""
         try:
             trials = next(asks) if answers is None else asks.send(answers)
             while not trials:
                 trials = asks.send([])
         except StopIteration as end:
-            found[name] = end.value
-            on_found(name, end.value)
+            self.found[name] = end.value
+            self._on_found(name, end.value)
         else:
             search = _Search(name, asks, trials)
-            open_.append(search)
-            waiting.extend((search, index) for index in range(len(trials)))
+            self.open.append(search)
+            self._waiting.extend((search, index) for index in range(len(trials)))
 
-    for name, asks in searches.items():
-        advance(name, asks, None)
-    while open_ and go_on():
+    def take_answers(self) -> int:
+        """Hand in what is to be tried, wait a little, and say how many trials have ended."""
         # No more than are carried out at once: a pool of this process alone carries each out as it is handed in, and
         # the time may be up in between.
-        while waiting and len(under_way) < pool.num:
-            search, index = waiting.popleft()
-            under_way[pool.submit(search.trials[index])] = search, index
-        for future in wait(under_way, POLL_S, FIRST_COMPLETED).done:
-            search, index = under_way.pop(future)
+        while self._waiting and len(self._under_way) < self._pool.num:
+            search, index = self._waiting.popleft()
+            self._under_way[self._pool.submit(search.trials[index])] = search, index
+        done = wait(self._under_way, POLL_S, FIRST_COMPLETED).done
+        for future in done:
+            search, index = self._under_way.pop(future)
             search.answers[index] = future.result()
-            on_trial()
-            if len(search.answers) == len(search.trials):
-                open_.remove(search)
-                advance(search.name, search.asks, [search.answers[number] for number in range(len(search.trials))])
-    for search in open_:
-        search.asks.close()
-    return found
+        return len(done)
+
+    def advance_all(self) -> None:
+        """Let the searches go on that have all their answers."""
+        for search in [each for each in self.open if len(each.answers) == len(each.trials)]:
+            self.open.remove(search)
+            self.advance(search.name, search.asks, [search.answers[index] for index in range(len(search.trials))])
 
 
 def asked(trials: list[Trial]) -> Asks[list[Tried]]:

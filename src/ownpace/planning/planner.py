@@ -18,13 +18,13 @@ from ownpace.fleet import Fleet, read_fleet
 from ownpace.planning.budget import Budget, budget_for, probes
 from ownpace.planning.candidates import candidates, with_same_updates
 from ownpace.planning.deadlines import Deadlines
-from ownpace.planning.driver import Driver
 from ownpace.planning.driving import asked
 from ownpace.planning.halving import octaves
 from ownpace.planning.pool import Pool, open_pool
 from ownpace.planning.progress import OnPlanProgress
 from ownpace.planning.ranking import Known, finished_plan
 from ownpace.planning.results import Plan
+from ownpace.planning.stage_driver import StageDriver
 from ownpace.planning.study import FINALISTS, Studied, Terms, confirmed, elsewhere, find_target, study, timed
 from ownpace.planning.trial import for_trials
 from ownpace.planning.what_if import by_default, imagined
@@ -81,13 +81,12 @@ def plan(
     """
     began = time.monotonic()
     planner = _Planner(config, fleet, algorithms, what_if, seconds, tuple(seeds), on_progress)
-    deadlines = Deadlines(began, seconds, bool(planner.known.questions))
     with open_pool(planner.base, processes) as pool:
         try:
             planner.find_speeds(pool)
             if not timing_only:
-                planner.learn(pool, deadlines)
-            planner.imagine(pool, deadlines)
+                planner.learn(pool)
+            planner.imagine(pool)
         except KeyboardInterrupt:
             planner.interrupt()
     return finished_plan(planner.known, time.monotonic() - began)
@@ -106,6 +105,7 @@ class _Planner:
         seeds: tuple[int, ...],
         on_progress: OnPlanProgress | None,
     ) -> None:
+        began = time.monotonic()  # before data is read
         given = fleet if fleet is not None else config.fleet or default_fleet()
         machines = given if isinstance(given, Fleet) else read_fleet(given)
         if not machines.paced:
@@ -128,7 +128,8 @@ class _Planner:
         self.known = Known(config=replace(config, fleet=given), fleet=machines, left_out=left_out)
         self.known.candidates = self._candidates
         self.known.questions = tuple(other.name for other in self._others)
-        self._driver = Driver(self.known.counts, self.known.uncertain, on_progress)
+        self._deadlines = Deadlines(began, seconds, bool(self._others))
+        self._driver = StageDriver(self.known.counts, self.known.uncertain, on_progress)
 
     def interrupt(self) -> None:
         """End with what is known by now."""
@@ -157,7 +158,7 @@ class _Planner:
                 self.known.left_out[name] = "it makes no update on this fleet"
                 del self._candidates[name]
 
-    def learn(self, pool: Pool, deadlines: Deadlines) -> None:
+    def learn(self, pool: Pool) -> None:
         """Search learning rates, and take times to the target."""
         known = self.known
         first, others = self._order()
@@ -169,9 +170,9 @@ class _Planner:
         level, by_loss = self._wanted()
         terms = Terms(level, budget.samples, None, self._seeds, budget.num_test, by_loss=by_loss, noise=True)
         total = budget.runs_each * (2 + len(others))
-        pilot = self._search_first(pool, first, terms, total, deadlines.first_search)
+        pilot = self._search_first(pool, first, terms, total, self._deadlines.first_search)
         if pilot is None or pilot.level is None or pilot.mean_s is None:
-            if not deadlines.is_past(deadlines.first_search):  # else that has been said
+            if not self._deadlines.is_past(self._deadlines.first_search):  # else that has been said
                 known.uncertain.append(f"{first} learnt nothing in {budget.samples:,} samples: ranked by speed alone")
             return
         known.level = pilot.level
@@ -180,8 +181,8 @@ class _Planner:
         grids = {name: octaves(self._candidates[name].guess(pilot.lr, num), 2, 2) for name in others}
         if not isinstance(self.base.optimizer, str):
             grids = {name: [self._own_lr] for name in others}
-        self._study(pool, dict.fromkeys(others, limit), grids, total, deadlines.searches)
-        self._confirm(pool, limit, total, deadlines.more_seeds)
+        self._study(pool, dict.fromkeys(others, limit), grids, total, self._deadlines.searches)
+        self._confirm(pool, limit, total, self._deadlines.more_seeds)
 
     def _confirm(self, pool: Pool, terms: Terms, total: int, deadline: float | None) -> None:
         """Run those that are close to the first with as many seeds again."""
@@ -223,7 +224,7 @@ class _Planner:
         again = replace(terms, level=target.level, noise=False)
         return self._study(pool, {first: again}, {first: grid}, total, deadline, BY_SPEED).get(first)
 
-    def imagine(self, pool: Pool, deadlines: Deadlines) -> None:
+    def imagine(self, pool: Pool) -> None:
         """See what other fleets would do, with the first of the ranking at rates near theirs."""
         known = self.known
         wanted = known.worth_asking(MOST_ASKED)
@@ -247,7 +248,7 @@ class _Planner:
             expected += len(wanted) + (0 if terms is None else FINALISTS * len(factors) * len(self._seeds))
         found = known.others.__setitem__
         self._driver.drive(
-            "what if", searches, pool, expected, deadline=deadlines.end, on_found=found, missed="not answered"
+            "what if", searches, pool, expected, deadline=self._deadlines.end, on_found=found, missed="not answered"
         )
 
     def _order(self) -> tuple[str, list[str]]:

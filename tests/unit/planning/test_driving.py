@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from ownpace.planning.driver import Driver
 from ownpace.planning.driving import Asks, drive
 from ownpace.planning.pool import Here
 from ownpace.planning.progress import PlanProgress
+from ownpace.planning.stage_driver import StageDriver
 from ownpace.planning.trial import Trial
 from ownpace.run import Config
 
@@ -34,7 +34,7 @@ def test_no_trial_begins_when_the_time_is_up():
 
 def test_who_waits_hears_of_it_and_what_was_cut_off_is_said():
     told: list[PlanProgress] = []
-    driver = Driver({}, [], told.append)
+    driver = StageDriver({}, [], told.append)
     assert driver.drive("speeds", {"a": asking(2)}, Here(), 2) == {"a": 2}
     assert (told[0].done, told[-1].done, driver.uncertain) == (0, 2, [])
     late = driver.drive("what if", {"b": asking(1)}, Here(), 1, deadline=time.monotonic(), missed="not answered")

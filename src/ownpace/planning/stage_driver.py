@@ -12,7 +12,7 @@ from ownpace.planning.progress import OnPlanProgress, PlanProgress
 
 
 @dataclass(frozen=True)
-class Driver:
+class StageDriver:
     """Drives one stage after the other."""
 
     counts: dict[str, int]
