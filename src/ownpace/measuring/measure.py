@@ -21,7 +21,8 @@ from ownpace.fleet import full_speed
 from ownpace.measuring.measured import Measured, Setting, check_free, measured
 from ownpace.measuring.probe import Findings, Probe
 from ownpace.run.config import Config
-from ownpace.run.names import label, task_of
+from ownpace.run.names import task_of
+from ownpace.run.saved import label
 
 SECONDS = 20.0
 LAST_S = 1e9

@@ -203,7 +203,8 @@ class Config:
         """
         from ownpace.engines import Job
         from ownpace.run.learning import num_samples, optimizer_spec
-        from ownpace.run.names import algorithm_of, label, task_of
+        from ownpace.run.names import algorithm_of, task_of
+        from ownpace.run.saved import label
 
         if self.log_files and out is None:
             raise InputError("log_files needs a folder to write to; name it with out, or leave log_files out")
