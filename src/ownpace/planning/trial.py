@@ -16,7 +16,7 @@ import torch
 
 from ownpace.core.contract.errors import Interrupted, OwnpaceError
 from ownpace.core.contract.events import Evaluation, Event
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_test
 from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.engines import ENGINES
 from ownpace.fleet import Fleet
@@ -212,7 +212,7 @@ def for_trials(config: Config, fleet: Fleet) -> Config:
 
 def with_fewer_tests(task: Task, most: int) -> Task:
     """The same task, tested with so many of its test samples at most, always the same: evaluations are many here."""
-    every = as_samples(task.test_samples())
+    every = samples_to_test(task)
     if len(every) <= most:
         return task
     # Evenly spread over all of them: files are often sorted.

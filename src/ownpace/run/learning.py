@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn
 from ownpace.core.learning.defaults import Defaults
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.schedule import Schedule
@@ -53,7 +53,7 @@ def num_samples(config: Config, task: Task) -> int | None:
         return config.samples
     epochs = task.defaults.epochs if config.epochs is None else config.epochs
     # Bounded before rounding: the product may be infinite, which cannot be rounded.
-    samples = round(min(epochs * len(as_samples(task.train_samples(), "train_samples()")), MOST_SAMPLES))
+    samples = round(min(epochs * len(samples_to_learn(task)), MOST_SAMPLES))
     if not 0 < samples < MOST_SAMPLES:
         raise InputError(f"epochs is {epochs}, which makes {samples:,} samples; choose another number")
     return samples
