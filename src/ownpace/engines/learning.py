@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.augmented import TrainingSamples
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_test
 from ownpace.core.learning.flat import Buffers, FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, OptimizerSpec
 from ownpace.core.learning.task import Samples, Score, Task
@@ -44,7 +44,7 @@ class RealLearning:
 
     @cached_property
     def _test(self) -> Samples:
-        return as_samples(self._task.test_samples()).to(self._device)
+        return samples_to_test(self._task).to(self._device)
 
     def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
         like = self.initial[shard.start : shard.stop]
