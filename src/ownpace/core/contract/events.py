@@ -192,6 +192,10 @@ class Sums:
     spread_mean: float | None = None
     """With local steps: ‖y − x‖ / ‖x‖, a replica y and the global parameters x that it takes over; None without."""
     spread_max: float | None = None
+    rounded_apart: int | None = None
+    """On processors that round unlike: how often replicas were found to differ, and made equal again; None: never."""
+    rounded_apart_max: float | None = None
+    """By how much at most, next to a layer's largest number."""
 
 
 @dataclass(slots=True)
@@ -225,6 +229,8 @@ def to_line(event: Event) -> str:
     record = {"kind": event.kind, **dataclasses.asdict(event)}
     if record.get("code", "") is None:  # left out, so that files of finished runs are what they were before codes
         del record["code"]
+    if isinstance(event, End) and event.sums.rounded_apart is None:  # the same
+        del record["sums"]["rounded_apart"], record["sums"]["rounded_apart_max"]
     # NaN is not JSON: other readers than Python would refuse the file.
     return json.dumps(record, separators=(",", ":"), allow_nan=False)
 
