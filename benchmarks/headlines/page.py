@@ -168,7 +168,8 @@ def averages(found: Found, paper: str) -> list[str]:
         if known and len(known) == len(chosen):
             each = ", ".join(f"{value:.2f}" for value in known)
             what = f"`abs` over the best of {', '.join(rivals)}; {nets.NAMES[model]}, momentum {momentum:g}"
-            lines.append(textwrap.fill(f"**{what}: {each}; on average {statistics.mean(known):.2f}.**", 124, break_on_hyphens=False))
+            line = f"**{what}: {each}; on average {statistics.mean(known):.2f}.**"
+            lines.append(textwrap.fill(line, 124, break_on_hyphens=False))
     return lines
 
 
