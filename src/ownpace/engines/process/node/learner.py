@@ -18,6 +18,7 @@ from ownpace.engines.process.node.late_snapshot import LateSnapshot
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
 from ownpace.engines.process.node.replica_watch import ReplicaWatch, is_due, layer_checksums
 from ownpace.engines.process.node.reporter import REPORT_EVERY_S
+from ownpace.engines.process.node.settings_watch import SettingsWatch
 from ownpace.engines.process.node.sums import ProcessSum
 from ownpace.engines.process.node.unfinished import UnfinishedStep
 from ownpace.engines.process.talk.control import Snapshot, WorkerBuffers
@@ -55,9 +56,8 @@ class LearnerState:
         worker's local steps since the last update."""
         self.on_stepped: Callable[[float], None] = _ignore
         """Called after every optimizer step, with the time at which it was begun."""
-        self._agreed: Sequence[float] = ()
-        self._mine: Sequence[float] = ()
-        self._has_warned = self._has_told = False
+        self.settings_watch = SettingsWatch(held.difference)
+        self._has_told = False
 
     @property
     def parameters(self) -> Parameters:
@@ -113,7 +113,7 @@ class LearnerState:
 
         `mine`: this worker's own when it contributed, if they should be the same.
         """
-        self._agreed, self._mine = agreed, mine
+        self.settings_watch.hear(agreed, mine)
 
     def step(self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int) -> None:
         """Make an update."""
@@ -122,9 +122,8 @@ class LearnerState:
             # Closed before the update is counted: a budget of time that is spent by now does not include it.
             self._maybe_close_totals()
             self._away_from = None
-            if self._mine and self._mine != self._agreed and not self._has_warned:
-                self._warn_of_difference()
-            self.held.step(gradient, self._lr_factor(lr_scale), memory, self._agreed)
+            self.settings_watch.look()
+            self.held.step(gradient, self._lr_factor(lr_scale), memory, self.settings_watch.agreed)
             self._made_update(gradient, advance)
             self.on_stepped(begun_s)
 
@@ -176,16 +175,6 @@ class LearnerState:
                 stacklevel=2,
             )
 
-    def _warn_of_difference(self) -> None:
-        found = self.held.difference(self._mine, self._agreed)
-        if found:
-            self._has_warned = True
-            warnings.warn(
-                f"the optimizer settings of the ranks differ: {found}, and all step with those of rank 0; a scheduler "
-                "that is stepped once a batch follows each rank's own count: give it to fleet.schedule(...)",
-                stacklevel=2,
-            )
-
     def peek(self, gradient: Gradient, lr_scale: float) -> Parameters:
         """What an update would make of the parameters."""
         values = self.held.peek(gradient, self._lr_factor(lr_scale), self._settings_for(gradient))
@@ -207,7 +196,7 @@ class LearnerState:
 
     def _settings_for(self, gradient: Gradient) -> Sequence[float]:
         """Those agreed on for a sum, so that its members stay together; for this worker's own gradient, its own."""
-        return self._agreed if gradient.contributions else ()
+        return self.settings_watch.agreed if gradient.contributions else ()
 
     def commit(self, values: Tensor, work: Gradient, ahead: Tensor | None) -> None:
         """Make an update whose result is known; with `ahead`, go on from there."""
@@ -215,6 +204,7 @@ class LearnerState:
             begun_s = self._context.clock.now()
             self._maybe_close_totals()
             self._away_from = None
+            self.settings_watch.look_apart()
             if begun_s >= self._next_spread_s:  # some of them will do: on a GPU it waits
                 self._next_spread_s = begun_s + REPORT_EVERY_S
                 self._context.reporter.totals.add_spread(self.held.values, values)
