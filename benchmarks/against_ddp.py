@@ -4,9 +4,11 @@
     python benchmarks/against_ddp.py --device cuda --shares 40,20,10,10        # one GPU cut into four, under CUDA MPS
 
 All ways take the same model, batch, backend and number of steps, in turns; the figures are medians over the turns, and
-the ratios are of neighbours in one turn. What is a user's script (plain loops, DistributedDataParallel, the drop-in)
-runs in processes of its own, apart from complete runs of ours, which set up their processes their own way. The plain
-loop runs in all processes at once, without any communication.
+the ratios are of neighbours in one turn. The drop-in, whose batches come through torch's DataLoader, stands beside
+DistributedDataParallel with one; complete runs of ours, which pick their samples in one call, beside one that does so
+too. What is a user's script (plain loops, DistributedDataParallel, the drop-in) runs in processes of its own, apart
+from complete runs of ours, which set up their processes their own way. The plain loop runs in all processes at once,
+without any communication.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
 
 import ownpace
 from characters import Characters
@@ -37,7 +40,9 @@ from pictures import Pictures
 from table import print_table
 
 LR, MOMENTUM = 0.01, 0.9
-THEIRS = ("plain", "ddp", "drop-in", "at the end")
+WARM = 10
+"""Steps before the clock starts."""
+THEIRS = ("plain", "ddp", "loaded", "drop-in", "at the end")
 OURS = ("alone", "sync")
 """These set up their processes, memory included; the others are scripts of a user's."""
 
@@ -102,6 +107,7 @@ def run_rank(options: argparse.Namespace) -> None:
         "plain": bench.plain,
         "alone": bench.alone,
         "ddp": bench.ddp,
+        "loaded": bench.loaded,
         "sync": bench.sync,
         "drop-in": partial(bench.drop_in, overlap=None),
         "at the end": partial(bench.drop_in, overlap=False),
@@ -132,13 +138,14 @@ def table(spec: str, turns: list[dict[str, list[float]]]) -> list[tuple[str, ...
         (*head, "a worker's own step (the worst rank)", "", f"{alone:.3f}", "its plain loop"),
         (*head, "DistributedDataParallel", median(turn["ddp"][0] for turn in turns), "1", ""),
     ]
-    for way, what in (
-        ("sync", "ownpace sync"),
-        ("drop-in", "ownpace sync, in the loop of a script"),
-        ("at the end", "the same with overlap=False"),
+    for way, what, beside, name_beside in (
+        ("sync", "ownpace sync", "ddp", "DDP"),
+        ("loaded", "DDP with a DataLoader", "ddp", "DDP"),
+        ("drop-in", "ownpace sync, in the loop of a script", "loaded", "DDP with a DataLoader"),
+        ("at the end", "the same with overlap=False", "loaded", "DDP with a DataLoader"),
     ):
-        ratio = statistics.median(turn[way][0] / turn["ddp"][0] for turn in turns)
-        rows.append((*head, what, median(turn[way][0] for turn in turns), f"{ratio:.3f}", "DDP"))
+        ratio = statistics.median(turn[way][0] / turn[beside][0] for turn in turns)
+        rows.append((*head, what, median(turn[way][0] for turn in turns), f"{ratio:.3f}", name_beside))
     return rows
 
 
@@ -164,15 +171,26 @@ class Bench:
         """The same loop with DistributedDataParallel."""
         return self._world * self._loop(DistributedDataParallel(self._task.model().to(self._device)))
 
-    def _loop(self, model: torch.nn.Module) -> float:
-        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    def loaded(self) -> float:
+        """The same, with a DataLoader for the indices, as `fleet.batches` has one."""
+        model = DistributedDataParallel(self._task.model().to(self._device))
+        dataset = Whole((self._steps + WARM) * self._batch * self._world, len(self._samples))
+        sampler = DistributedSampler(dataset, self._world, self._rank)
+        loader = DataLoader(dataset, self._batch, sampler=sampler, collate_fn=take_whole)
+        return self._world * self._loop(model, (chosen for (chosen,) in loader))
+
+    def _in_order(self) -> Iterator[torch.Tensor]:
         order = Permutations(len(self._samples), 0, self._rank)
-        warm = 10
+        for step in range(self._steps + WARM):
+            yield order.indices(step * self._batch, self._batch)
+
+    def _loop(self, model: torch.nn.Module, batches: Iterable[torch.Tensor] | None = None) -> float:
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
         start = 0.0
-        for step in range(self._steps + warm):
-            if step == warm:
+        for step, chosen in enumerate(batches or self._in_order()):
+            if step == WARM:
                 start = self._now()
-            inputs, targets = self._samples.pick(order.indices(step * self._batch, self._batch))
+            inputs, targets = self._samples.pick(chosen)
             with self._autocast():
                 loss = self._task.loss(model(inputs), targets)
             loss.backward()
@@ -185,7 +203,7 @@ class Bench:
         model = self._task.model().to(self._device)
         optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
         samples = self._samples
-        warm = 10 * self._batch
+        warm = WARM * self._batch
         dataset = Whole((self._steps * self._batch + warm) * self._world, len(samples))
         done, start = 0, 0.0
         with ownpace.join(algorithm="sync", quiet=True) as fleet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import math
@@ -168,6 +169,8 @@ def do(config: Config, enough: Callable[[Curve], bool] | None = None) -> Outcome
                 raise Interrupted("known well enough")
 
     outcome = ENGINES["virtual"](job, take, None)
+    if config.device != "cpu":
+        gc.collect()  # nodes refer to each other, and a GPU's memory is not what Python counts
     summary = builder.summary()
     objective = None
     if isinstance(job.task, Svmlight):

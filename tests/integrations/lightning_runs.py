@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
 from lightning.pytorch.plugins import MixedPrecision
 from tests.integrations.ranks import one_of, rests
 from tests.process.small_net import RANK, Numbers, flat, make_net, mean_loss
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 from torchmetrics import MeanMetric
 
 import ownpace
@@ -27,6 +27,8 @@ from ownpace.integrations.lightning import OwnpaceStrategy
 
 SIZE = 61
 SAMPLES = Numbers(SIZE)
+FEW = 12
+"""Samples of two batches: of four ranks, two get none."""
 
 
 class Net(L.LightningModule):
@@ -57,6 +59,7 @@ class Net(L.LightningModule):
         self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
         self.mean(indices.float().mean(), len(indices))
         self.log("mean", self.mean, on_step=False, on_epoch=True)
+        self.log("plain", indices.float().mean(), on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -184,6 +187,7 @@ def runs(folder: Path) -> dict[str, Any]:
         "max_steps": fit("sync", folder / "max_steps", max_steps=3, max_epochs=-1),
         "early": fit("balanced", folder / "early", callbacks=stopping, max_epochs=9),
         "left": fit("pace", folder / "left", Net(stop_at=None if RANK else 2), max_epochs=9),
+        "few": fit("stride", folder / "few", data=Subset(SAMPLES, range(FEW)), max_epochs=3),
         "limited": fit("sync", folder / "limited", limit_train_batches=2, max_epochs=1),
         "refusals": refusals(),
         **within_epochs(folder),

@@ -44,7 +44,10 @@ def test_fits_on_ranks(ranks: int, start: Start, tmp_path: Path) -> None:
     assert first["max_steps"]["steps"] == 3
     assert first["resumed"]["steps"] == 3 * whole
     assert len(first["resumed"]["epochs"]) == 1
-    assert first["sync"]["metrics"]["mean"] == pytest.approx((SIZE - 1) / 2)  # over the samples of all ranks
+    for name, mean in (("sync", 30), ("pace", 30), ("few", 5.5)):
+        # Over the samples of all ranks, however many each of them had.
+        assert first[name]["metrics"]["mean"] == pytest.approx(mean)
+        assert first[name]["metrics"]["plain"] == pytest.approx(mean)
     assert list((tmp_path / "within").glob("step=2.ckpt"))
     assert len(first["early"]["epochs"]) == 1
     check_all_leave_with_rank_0(seen)

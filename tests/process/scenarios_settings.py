@@ -86,6 +86,16 @@ def prodigy(net: nn.Module) -> tuple[Optimizer, Stepped]:
     return optimizer, LambdaLR(optimizer, lambda step: 1 / (1 + step)).step
 
 
+def half_the_rate(net: nn.Module) -> tuple[Optimizer, Stepped]:
+    """On rank 1, as if its scheduler had not come as far."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + RANK)
+
+    return optimizer, step
+
+
 STATEFUL = {"schedule_free": schedule_free, "prodigy": prodigy}
 ALGORITHMS: dict[str, tuple[str | ownpace.Algorithm, list[str]]] = {
     "two to one": (TwoToOne(), [*SCHEDULES, *STATEFUL]),
@@ -93,6 +103,7 @@ ALGORITHMS: dict[str, tuple[str | ownpace.Algorithm, list[str]]] = {
     "balanced": ("balanced", ["one_cycle_sgd", "cosine_adamw"]),
     "sync": ("sync", ["one_cycle_adamw"]),
     "async": ("async", ["one_cycle_sgd", "tensor_lr"]),
+    "stride": ("stride", ["half_the_rate"]),
 }
 
 
@@ -101,7 +112,7 @@ def train(algorithm: str | ownpace.Algorithm, make: Callable[[nn.Sequential], tu
     net = make_net(seed=RANK)
     optimizer, step = make(net)
     batches = 0
-    with warnings.catch_warnings(record=True), ownpace.join(algorithm) as fleet:
+    with warnings.catch_warnings(record=True) as warned, ownpace.join(algorithm) as fleet:
         warnings.simplefilter("always")
         fleet.wrap(net, optimizer)
         for x, y, _ in fleet.batches(Numbers(96), 8, epochs=2):
@@ -117,12 +128,13 @@ def train(algorithm: str | ownpace.Algorithm, make: Callable[[nn.Sequential], tu
         "weights": [number.hex() for number in flat(net).tolist()],
         "replicas_identical": fleet.summary.replicas_identical,
         "batches": batches,
+        "warned": [str(each.message) for each in warned],
     }
 
 
 def schedules() -> dict[str, Any]:
     return {
-        f"{label}, {name}": train(algorithm, {**SCHEDULES, **STATEFUL}[name])
+        f"{label}, {name}": train(algorithm, {**SCHEDULES, **STATEFUL, "half_the_rate": half_the_rate}[name])
         for label, (algorithm, names) in ALGORITHMS.items()
         for name in names
     }

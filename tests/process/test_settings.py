@@ -28,6 +28,8 @@ def test_replicas_agree_whatever_is_scheduled(start: Start, tmp_path: Path) -> N
             assert rank[name]["replicas_identical"] is (True if promised else None), name
         if name.startswith("two to one"):
             assert one[name]["batches"] > other[name]["batches"], name
+    (warned,) = other["stride, half_the_rate"]["warned"]
+    assert "is 0.05 on this rank and 0.1 on rank 0, and each makes its local steps with its own" in warned
 
 
 @pytest.mark.slow

@@ -60,6 +60,11 @@ class FleetProgress:
         """Let this follow, whenever the fleet has got further."""
         self._schedules.append(schedule)
 
+    @property
+    def leads(self) -> bool:
+        """Whether anything follows."""
+        return bool(self._schedules)
+
     def begin_loop(self, batch_size: int, samples: float, epoch_samples: float) -> None:
         """A loop begins, over this many samples, and data of which one pass is that many (both may be infinite)."""
         self.largest_batch = max(self.largest_batch, batch_size)

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
-from torch import Tensor
+from torch import Tensor, get_default_dtype
 from torch.optim import Optimizer
 
 from ownpace.algorithms import DEFAULT
@@ -21,6 +21,7 @@ from ownpace.core.contract.errors import InputError, OwnpaceError
 from ownpace.drop_in import Joined
 from ownpace.integrations.closures import accept_closures
 from ownpace.integrations.lightning_loop import FleetEpochLoop
+from ownpace.integrations.lightning_metrics import complete, told
 from ownpace.integrations.processes import AsTorchrunSays
 from ownpace.integrations.training_data import TrainingData
 from ownpace.report.summary import Summary
@@ -220,11 +221,11 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
         if not data.end():
             return False
         self._count()
-        seen = self._joined().gather([trainer.should_stop, data.batches])
+        results = trainer.fit_loop.epoch_loop._results
+        seen = self._joined().gather([trainer.should_stop, told(results)])
         # A rank that left the loop early has ended it for all; then none may begin another.
         trainer.should_stop = any(stop for stop, _ in seen)
-        if not all(batches for _, batches in seen):
-            trainer.fit_loop.epoch_loop.keep_metrics_local()
+        complete(results, [logged for _, logged in seen], self.lightning_module, self.reduce)
         return True
 
     # What one rank wants of the others.
@@ -246,6 +247,9 @@ class OwnpaceStrategy(AsTorchrunSays, DDPStrategy):
     def reduce(self, tensor: Any, group: object = None, reduce_op: object = "mean") -> Any:
         """The mean or sum over all ranks; in a loop, this rank's own value."""
         if not self._is_apart:
+            if isinstance(tensor, Tensor) and reduce_op in ("mean", "avg") and not tensor.is_floating_point():
+                # Lightning's counts of samples: gloo's mean of integers is cut off, and here ranks have unequal ones.
+                tensor = tensor.to(get_default_dtype())
             return super().reduce(tensor, group, reduce_op)
         if not self._warned and self.world_size > 1 and self.is_global_zero:
             self._warned = True

@@ -13,6 +13,7 @@ from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 from ownpace.core.contract.errors import InputError
+from ownpace.integrations.lightning_metrics import forget
 
 
 class FleetEpochLoop(_TrainingEpochLoop):
@@ -26,6 +27,7 @@ class FleetEpochLoop(_TrainingEpochLoop):
             # The fleet goes on exactly where it was; Lightning asks the data, and none of them can tell.
             warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
             self.reset()
+        forget(self._results)
         self.on_run_start(data_fetcher)
         # How many batches this rank will get is not known; len() is what the whole fleet's progress is measured in.
         data_fetcher.length, data_fetcher.done = None, False
@@ -59,13 +61,6 @@ class FleetEpochLoop(_TrainingEpochLoop):
             total = self.manual_optimization.optim_step_progress.total
         total.ready = updates
         total.completed = updates - about_to_count
-
-    def keep_metrics_local(self) -> None:
-        """Do not reduce this epoch's training metrics: a rank without a batch has none, and would not take part."""
-        for metric in self._results.values():
-            metric.meta.sync.should = False
-            if not metric.is_tensor:
-                metric.value._to_sync = False
 
     def _num_ready_batches_reached(self) -> bool:
         return bool(self.batch_progress.is_last_batch)

@@ -180,8 +180,12 @@ class Gradient:
 
     def __add__(self, other: Gradient) -> Gradient:
         """The gradient of the union of two disjoint sets of samples."""
+        return self.joined(other, self.total + other.total)
+
+    def joined(self, other: Gradient, total: Tensor) -> Gradient:
+        """The same, where the sum of both totals is known."""
         return Gradient(
-            self.total + other.total,
+            total,
             self.samples + other.samples,
             tuple(map(min, self.versions, other.versions)),
             self.loss + other.loss,

@@ -367,7 +367,8 @@ class VirtualWorker(VirtualLearner, VirtualNode):
 
     def _made_update(self, gradient: Gradient, advance: float | None) -> None:
         super()._made_update(gradient, advance)
-        self._take_time(gradient)
+        if self.processor.s_per_update:
+            self._take_time(gradient)
 
     def _take_time(self, gradient: Gradient) -> None:
         """Be busy with an optimizer step: what is computed or sent next begins after it."""

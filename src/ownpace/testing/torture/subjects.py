@@ -31,6 +31,8 @@ class TortureSubject:
     goes_on: bool = False
     """Whether workers go on alone while the sum of what they did is under way."""
     drops_samples: bool = False
+    loads_ahead: bool = False
+    """Whether workers load their next batch before an update is made of the one before: the last one for nothing."""
     ends_by_itself: bool = False
 
 
@@ -75,6 +77,7 @@ def described(algorithm: Algorithm, name: str) -> TortureSubject:
         total_weight=total_weight,
         goes_on=name in _GO_ON,
         drops_samples=name == "backup",
+        loads_ahead=name == "layered",
         ends_by_itself=settings.get("rounds") is not None,
     )
 

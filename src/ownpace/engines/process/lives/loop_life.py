@@ -215,6 +215,7 @@ class LoopLife:
 
     def _prepare(self, node: ProcessWorker) -> None:
         node.learner.on_progress = lambda local: self._parts.on_progress(node, local)
+        node.learner.settings_watch.is_led = lambda: self._parts.script.leads
 
     def _start(self, given: GivenLoop, counters: Counters) -> None:
         """The generation has started, for all: from now on its claims count."""

@@ -23,6 +23,10 @@ from ownpace.engines.process.talk.counters import Counters
 class Script(Protocol):
     """What else a script has that is the same on all ranks."""
 
+    @property
+    def leads(self) -> bool:
+        """Whether schedules of learning rates follow the fleet."""
+
     def shared(self) -> PlainState:
         """As it is here."""
 

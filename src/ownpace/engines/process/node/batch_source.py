@@ -49,8 +49,9 @@ class BatchSource:
     def _draw(self, samples: int) -> list[object]:
         # Beyond the end, the shared count goes on rising: that is how every worker finds out that nothing is left.
         start = self._take(samples)
-        ranges = within(self._left, start, min(start + samples, self._stop))
-        batch = [each for first, stop in ranges for each in self._order.at(first, stop - first)]
+        batch: list[object] = []
+        for first, stop in within(self._left, start, min(start + samples, self._stop)):
+            batch += self._order.at(first, stop - first)
         if self._fills is not None and len(batch) < samples:
             del batch[len(batch) - len(batch) % min(self._fills, samples) :]
         return batch

@@ -123,19 +123,36 @@ class FlatSteps:
 
     def step(self) -> None:
         """Make a step with the mean gradient, which is there; after `are_possible` only."""
-        self._make()
+        if not self._is_plain_sgd() or not self._step_sgd():
+            self._make()
         for each in self._ranges:
             each.show(self._optimizer.state)
 
     def peek(self, ahead: Tensor) -> None:
         """Write to a vector what a step would make of the parameters; after `are_possible` only."""
-        groups = self._optimizer.param_groups
-        if type(self._optimizer) is torch.optim.SGD and not any(map(_is_unusual, groups)):
+        if self._is_plain_sgd():
+            groups = self._optimizer.param_groups
             for each in self._ranges:
                 _peek_sgd(groups[each.group], each, ahead[each.start : each.stop])
             return
         with self._elsewhere(ahead):
             self._make()
+
+    def _is_plain_sgd(self) -> bool:
+        return type(self._optimizer) is torch.optim.SGD and not any(map(_is_unusual, self._optimizer.param_groups))
+
+    def _step_sgd(self) -> bool:
+        """SGD's step written out: torch's own calls, without what it does around them; False: not of this step."""
+        groups = self._optimizer.param_groups
+        for each in self._ranges:
+            group = groups[each.group]
+            # The first step makes the buffers. On a GPU, torch's calls for lists have kernels of their own.
+            is_first = group["momentum"] and "momentum_buffer" not in each.state
+            if is_first or (self._values.is_cuda and group["foreach"] is False):
+                return False
+        for each in self._ranges:
+            _step_sgd(groups[each.group], each)
+        return True
 
     def _make(self) -> None:
         double = self._double
@@ -181,6 +198,20 @@ class FlatSteps:
 
 def _is_unusual(group: dict[str, object]) -> bool:
     return bool(group["nesterov"] or group["dampening"] or group["maximize"] or isinstance(group["lr"], Tensor))
+
+
+def _step_sgd(group: dict[str, Any], part: FlatRange) -> None:
+    assert part.whole.grad is not None
+    values: list[Tensor] = [part.whole]
+    moves: list[Tensor] | tuple[Tensor, ...] = [part.whole.grad]
+    if group["weight_decay"]:
+        moves = torch._foreach_add(moves, values, alpha=group["weight_decay"])
+    if group["momentum"]:
+        buffers = [part.state["momentum_buffer"]]
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, moves)
+        moves = buffers
+    torch._foreach_add_(values, moves, alpha=-group["lr"])
 
 
 def _peek_sgd(group: dict[str, Any], part: FlatRange, ahead: Tensor) -> None:

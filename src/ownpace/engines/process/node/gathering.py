@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ownpace.core.learning.flat import Layer
 
-_SMALL = 1 << 12
+_SMALL = 1 << 16
 """Numbers. For layers of that size on average, calls cost more than another pass over the memory."""
 
 
@@ -36,7 +36,8 @@ def put_sums(zero: Tensor, means: Sequence[Tensor | None], samples: int, out: Te
     there = [mean for mean in means if mean is not None and mean.dtype == out.dtype]
     is_usual = len(there) == len(means) and not any(layer.channels_last for layer in layers)
     if is_usual and len(out) <= _SMALL * len(layers):
-        torch.add(zero, torch._utils._flatten_dense_tensors(there), alpha=samples, out=out)
+        torch.cat([mean.reshape(-1) for mean in there], out=out)
+        torch.add(zero, out, alpha=samples, out=out)
         return
     parts = out.split_with_sizes([layer.stop - layer.start for layer in layers])
     views = [layer.view(part) for layer, part in zip(layers, parts, strict=True)]

@@ -11,12 +11,14 @@ from torch import Tensor
 from ownpace.core.contract import events
 from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.engines.ledger import EvaluationMarks
+from ownpace.engines.process.node.alignment import Alignment
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox
 from ownpace.engines.process.node.late_snapshot import LateSnapshot
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
-from ownpace.engines.process.node.replica_watch import ReplicaWatch, layer_checksums
+from ownpace.engines.process.node.replica_watch import ReplicaWatch, is_due, layer_checksums
 from ownpace.engines.process.node.reporter import REPORT_EVERY_S
+from ownpace.engines.process.node.settings_watch import SettingsWatch
 from ownpace.engines.process.node.sums import ProcessSum
 from ownpace.engines.process.node.unfinished import UnfinishedStep
 from ownpace.engines.process.talk.control import Snapshot, WorkerBuffers
@@ -40,6 +42,7 @@ class LearnerState:
         self._inbox = inbox
         self._buffers = buffers
         self._watch = ReplicaWatch(context)
+        self.alignment = Alignment(context, inbox, held)
         self._shown = LateSnapshot(context.reporter.say)
         self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
         self._away_from: Tensor | None = None
@@ -53,9 +56,8 @@ class LearnerState:
         worker's local steps since the last update."""
         self.on_stepped: Callable[[float], None] = _ignore
         """Called after every optimizer step, with the time at which it was begun."""
-        self._agreed: Sequence[float] = ()
-        self._mine: Sequence[float] = ()
-        self._has_warned = self._has_told = False
+        self.settings_watch = SettingsWatch(held.difference)
+        self._has_told = False
 
     @property
     def parameters(self) -> Parameters:
@@ -70,6 +72,7 @@ class LearnerState:
     def begin(self) -> None:
         """A loop over the data begins, or a generation of a complete run."""
         self._shown.drop()
+        self.alignment.begin(self._progress.version)
         self._used = [0] * len(self._context.roster.workers)
         self._marks.go_on_from(self._progress.samples)
 
@@ -110,7 +113,7 @@ class LearnerState:
 
         `mine`: this worker's own when it contributed, if they should be the same.
         """
-        self._agreed, self._mine = agreed, mine
+        self.settings_watch.hear(agreed, mine)
 
     def step(self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int) -> None:
         """Make an update."""
@@ -119,9 +122,8 @@ class LearnerState:
             # Closed before the update is counted: a budget of time that is spent by now does not include it.
             self._maybe_close_totals()
             self._away_from = None
-            if self._mine and self._mine != self._agreed and not self._has_warned:
-                self._warn_of_difference()
-            self.held.step(gradient, self._lr_factor(lr_scale), memory, self._agreed)
+            self.settings_watch.look()
+            self.held.step(gradient, self._lr_factor(lr_scale), memory, self.settings_watch.agreed)
             self._made_update(gradient, advance)
             self.on_stepped(begun_s)
 
@@ -139,7 +141,7 @@ class LearnerState:
         """Make an update with a sum as its layers arrive, if that can be done; returns what goes with the sum."""
         self.settle()
         held, progress = self.held, self._progress
-        if not isinstance(held, FlatParameters) or len(summed.by_bucket) < 2:
+        if not isinstance(held, FlatParameters) or not summed.comes_by_layer:
             gradient = summed.whole()
             self.step(gradient, lr_scale, advance, 0)
             return gradient.without_numbers()
@@ -173,16 +175,6 @@ class LearnerState:
                 stacklevel=2,
             )
 
-    def _warn_of_difference(self) -> None:
-        found = self.held.difference(self._mine, self._agreed)
-        if found:
-            self._has_warned = True
-            warnings.warn(
-                f"the optimizer settings of the ranks differ: {found}, and all step with those of rank 0; a scheduler "
-                "that is stepped once a batch follows each rank's own count: give it to fleet.schedule(...)",
-                stacklevel=2,
-            )
-
     def peek(self, gradient: Gradient, lr_scale: float) -> Parameters:
         """What an update would make of the parameters."""
         values = self.held.peek(gradient, self._lr_factor(lr_scale), self._settings_for(gradient))
@@ -204,7 +196,7 @@ class LearnerState:
 
     def _settings_for(self, gradient: Gradient) -> Sequence[float]:
         """Those agreed on for a sum, so that its members stay together; for this worker's own gradient, its own."""
-        return self._agreed if gradient.contributions else ()
+        return self.settings_watch.agreed if gradient.contributions else ()
 
     def commit(self, values: Tensor, work: Gradient, ahead: Tensor | None) -> None:
         """Make an update whose result is known; with `ahead`, go on from there."""
@@ -212,6 +204,7 @@ class LearnerState:
             begun_s = self._context.clock.now()
             self._maybe_close_totals()
             self._away_from = None
+            self.settings_watch.look_apart()
             if begun_s >= self._next_spread_s:  # some of them will do: on a GPU it waits
                 self._next_spread_s = begun_s + REPORT_EVERY_S
                 self._context.reporter.totals.add_spread(self.held.values, values)
@@ -220,6 +213,9 @@ class LearnerState:
             own = self._context.address.index
             left = 0 if ahead is None else max(0, self._local_samples - work.contributions[own].samples)
             self._made_update(work, None, left)
+            if self.alignment.is_needed:
+                # In place: the algorithm goes on from them, and would bring back what was made equal.
+                values.copy_(self.held.values)
             if ahead is not None:
                 self._away_from = values
                 self.held.overwrite(ahead)
@@ -260,11 +256,14 @@ class LearnerState:
         # Before the coroutine goes on: the next sum carries the settings that the schedule has arrived at by then.
         self._local_samples = local_samples
         self.on_progress(local_samples)
+        if is_due(progress.version):
+            self.alignment.align(progress.version)
         self._watch.made_update(progress.version, self.held.values)
         reporter.maybe_report(now)
 
     def last_checksums(self) -> list[int]:
         """Of each layer as it is at the end, where replicas are to be equal."""
+        self.alignment.align(self._progress.version)
         return self._watch.last(self.held.values)
 
     def _maybe_close_totals(self) -> None:

@@ -188,7 +188,6 @@ class UserLoop:
         if asked is not None and asked.sum is not None and asked.plus is None:
             self.overlap.send(self._worker.sums.of(asked.sum.group), self._worker.context.layout, samples)
 
-    @property
     def _loses(self) -> Loses:
         """What happens to parameters that the script writes to now."""
         if self._coroutine is None:
@@ -245,7 +244,7 @@ class UserLoop:
         point = self._user.snapshot() if at is None else at.values.clone()
         if self._coroutine is not None and (put_back(point) or at is not None):
             self._point.visit(point)
-            self._point.watch("in the middle of a batch", Loses.WHEN_ANOTHER_STEPS)
+            self._point.watch("in the middle of a batch", lambda: Loses.WHEN_ANOTHER_STEPS)
             self._stays = True
 
     def _answer(self, asked: LoopGradient, brought: Brought) -> None:
@@ -289,9 +288,8 @@ class UserLoop:
             gradient.counts = (brought.new_samples, *models)
         gradient.sources = ((self._worker.rank, gradient.new_samples + gradient.dropped),)
         if asked.plus is not None:
-            gradient = gradient + asked.plus
-            if out is not None:
-                gradient.total = out.copy_(gradient.total)
+            # In place: nobody else has this one.
+            gradient = gradient.joined(asked.plus, total.add_(asked.plus.total))
         return gradient
 
     def _total(self, brought: Brought, out: Tensor | None, sender: LayerSender | None) -> tuple[Tensor, bool]:

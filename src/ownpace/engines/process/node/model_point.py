@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 import torch
@@ -54,12 +54,12 @@ class ModelPoint:
         self.own = self._user.snapshot()
         self._user.overwrite(values)
 
-    def watch(self, when: str, loses: Loses) -> None:
-        """The script has the model now, until it is checked."""
+    def watch(self, when: str, loses: Callable[[], Loses]) -> None:
+        """The script has the model now, until it is checked; `loses` is what becomes of what it writes."""
         self._seen = None
-        if loses is not Loses.NOTHING and self._watched < _WATCHED:
+        if self._watched < _WATCHED and (what := loses()) is not Loses.NOTHING:
             self._watched += 1
-            self._seen = self._user.snapshot(), f"{when} (weight clipping, optimizer.eval()?), {loses.value}"
+            self._seen = self._user.snapshot(), f"{when} (weight clipping, optimizer.eval()?), {what.value}"
 
     def check(self) -> None:
         """Raise if the script has written to the parameters since it has the model: that would not count."""

@@ -13,6 +13,7 @@ Places that belong to one member are zero in every other's header, so a sum keep
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -153,43 +154,41 @@ class SumHeader:
         Raises:
             WireError: No member says that: a count is no number.
         """
-        stop, *places = summed[: 1 + self._num_members * self._width].tolist()
-        fixed = len(Entry._fields)
-        starts = range(0, len(places), self._width)
-        entries = [Entry._make(places[start : start + fixed]) for start in starts]
-        counts = fixed + self._num_shards
-        all_versions = [places[start + fixed : start + counts] for start in starts]
-        present = [entry for entry in entries if entry.present]
-        versions = [each for each, entry in zip(all_versions, entries, strict=True) if entry.present]
-        # Lists, not generators: this is done for every sum, and a few microseconds add up.
+        # For every sum: plain loops over a plain list, since a few microseconds add up.
+        numbers = summed[: self._first_note].tolist()
+        fixed, counts = len(Entry._fields), len(Entry._fields) + self._num_shards
+        starts = range(1, 1 + self._num_members * self._width, self._width)
+        entries = [Entry._make(numbers[start : start + fixed]) for start in starts]
+        present, versions = entries, [numbers[start + fixed : start + counts] for start in starts]
+        if not all(map(operator.itemgetter(0), entries)):
+            versions = [each for each, entry in zip(versions, entries, strict=True) if entry.present]
+            present = [entry for entry in entries if entry.present]
+        of_present = zip(*present, strict=True) if present else ((),) * fixed
+        _, samples, losses, seconds, _, names, partial, _, through = of_present
         return Said(
-            stop=stop > 0,
+            stop=numbers[0] > 0,
             last_came_s=max([entry.came_s for entry in entries]),
-            samples=_whole(sum([entry.samples for entry in present])),
-            loss=_total([entry.loss for entry in present]),
-            seconds=_total([entry.seconds for entry in present]),
+            samples=_whole(sum(samples)),
+            loss=_total(losses),
+            seconds=_total(seconds),
             versions=tuple([_whole(min(column)) for column in zip(*versions, strict=True)]) or (0,) * self._num_shards,
-            notes=self._notes(summed, present, noted),
+            notes=self._notes(summed, names, noted) if any(names) else NO_NOTES,
             contributions=tuple([Contribution(_whole(e.samples), e.seconds, _whole(e.used)) for e in entries]),
             settings=self._settings.read(summed),
-            partial=any(entry.partial for entry in present),
-            counts=self._counts([places[start + counts : start + self._width] for start in starts]),
-            sources=self._sources(summed),
-            through=_total([entry.through for entry in present]) / max(1, len(present)),
+            partial=any(partial),
+            counts=self._counts([numbers[start + counts : start + self._width] for start in starts]),
+            sources=self._sources(numbers[self._first_source :]),
+            through=_total(through) / max(1, len(present)),
         )
 
-    def _sources(self, summed: Numbers) -> Sources:
-        used = summed[self._first_source : self._first_note].tolist()
+    def _sources(self, used: Sequence[float]) -> Sources:
         return tuple([(rank, _whole(samples)) for rank, samples in enumerate(used) if samples])
 
     def _counts(self, of_members: Sequence[Sequence[float]]) -> tuple[int, ...]:
         return tuple(_whole(sum(column)) for column in zip(*of_members, strict=True)) if self._num_counts else ()
 
-    def _notes(self, summed: Numbers, present: Sequence[Entry], noted: Notes) -> Notes:
-        sums = {entry.names for entry in present}
-        if sums <= {0.0}:
-            return NO_NOTES
-        if sums != {checksum(noted)}:
+    def _notes(self, summed: Numbers, names: Sequence[float], noted: Notes) -> Notes:
+        if set(names) != {checksum(noted)}:
             raise ValueError("the members of a sum noted different things; all must use the same names")
         values = summed[self._first_note : self._first_note + len(noted)].tolist()
         return dict(zip(sorted(noted), values, strict=True))

@@ -194,7 +194,7 @@ class Mailbox:
     @property
     def waiting(self) -> bool:
         """Whether a message has arrived."""
-        return bool(int(self._box.events) & zmq.POLLIN)
+        return bool(int(self._box.get(zmq.EVENTS)) & zmq.POLLIN)  # an attribute would be looked for in vain first
 
     def _open(self, to: str) -> Line:
         endpoint, identity = self._contact_of(to)
