@@ -23,9 +23,9 @@ from ownpace.core.contract.values import Gradient
 from ownpace.core.settings import not_negative
 
 MOST_WAIT = 0.05
-"""The part of a round that may be lost. Sums that come half a round late cost ResNet-18 about a fifth of its run: that
-is how long it takes to make up for them. But they cost MNIST's small net nothing, and which of the two a model is like
-is not known here: so no more than a quarter of what there is to gain."""
+"""The part of a round that may be lost. Sums that come half a round late or later cost ResNet-18 about a point, as
+much as the last fifth of its run gains. But they cost MNIST's small net nothing, and which of the two a model is like
+is not known here: so no more than a quarter of what there may be to gain."""
 _REMEMBERED = 3
 """Costs: a single outlier neither begins nor ends anything."""
 _FIRST = 4
