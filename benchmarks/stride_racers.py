@@ -57,7 +57,7 @@ ON_SLOW: Mapping[str, Racer] = {
     "stride": Racer("stride", SLOW_RATES, batch_sizes=(8, 16, 32)),
     "stride, outer momentum 0.2": Racer("stride", SLOW_RATES, {"outer_momentum": 0.2}, SMALL),
     "stride, outer momentum 0.4": Racer("stride", SLOW_RATES, {"outer_momentum": 0.4}, SMALL),
-    "stride, outer momentum 0.5": Racer("stride", SLOW_RATES, {"outer_momentum": 0.5}, (16,)),
+    "stride, outer momentum 0.6": Racer("stride", SLOW_RATES, {"outer_momentum": 0.6}, (16,)),
     "wp": Racer("wp", LOCAL_RATES, batch_sizes=LARGE),
     "wp, 64 steps": Racer("wp", LOCAL_RATES, {"steps": 64}, LARGE),
     "wp, 128 steps": Racer("wp", LOCAL_RATES, {"steps": 128}, SMALL),
