@@ -145,3 +145,4 @@ def test_when_the_time_is_up_a_plan_says_what_is_missing(monkeypatch, late, said
     assert made.timing_only == (late == "first_search")
     assert not any("learnt nothing" in line for line in made.uncertain)
     assert bool(made.what_if) == (late != "end")
+    assert ("pace may be better" in made.verdict) == (late == "searches")
