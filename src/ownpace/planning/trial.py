@@ -211,7 +211,7 @@ def for_trials(config: Config, fleet: Fleet) -> Config:
 
 
 def as_asked(base: Config, config: Config) -> Config:
-    """What trials share, with the length and the target that were asked for: bad ones are found before anything runs."""
+    """What trials share, with the length and the target that were asked for, so that bad ones are found at once."""
     one = 1 if config.samples is None and config.epochs is None else config.samples
     return replace(base, samples=one, epochs=config.epochs, target=config.target, target_loss=config.target_loss)
 
