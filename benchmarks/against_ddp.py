@@ -6,9 +6,9 @@
 All ways take the same model, batch, backend and number of steps, in turns; the figures are medians over the turns, and
 the ratios are of neighbours in one turn. The drop-in, whose batches come through torch's DataLoader, stands beside
 DistributedDataParallel with one; complete runs of ours, which pick their samples in one call, beside one that does so
-too. What is a user's script (plain loops, DistributedDataParallel, the drop-in) runs in processes of its own, apart from
-complete runs of ours, which set up their processes their own way. The plain loop runs in all processes at once, without
-any communication.
+too. What is a user's script (plain loops, DistributedDataParallel, the drop-in) runs in processes of its own, apart
+from complete runs of ours, which set up their processes their own way. The plain loop runs in all processes at once,
+without any communication.
 """
 
 from __future__ import annotations
