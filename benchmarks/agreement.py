@@ -7,15 +7,16 @@ Nothing else should run meanwhile. With --kept FILE, every run is kept as a line
 second start goes on where the first was; --limit 600 begins no run after so many seconds.
 
 The processes keep the paces that the fleet prescribes; the rest is what this machine has. So that is measured first, in
-three runs on four equal workers, and given to the virtual engine:
+four runs on four equal workers, and given to the virtual engine:
 
     alone      how long a sum takes after the last has come, where nobody computes meanwhile (a run of sync)
     beside     the same where all compute: with this latency a run of abs in small pieces is predicted to make as many
                updates as it made. It is longer, since the threads that sum share the cores with those that compute
     messages   how long a push and its answer take beside computing (a run of async)
     s_per_batch, s_per_update    what passes between two micro-batches, and how much more around an update (abs again)
+    s_per_local_step    the same around a step that is a worker's own, where no sum ends beside it (a run of local)
 
-Nothing is measured on the algorithm that is then predicted, but for these three.
+Nothing is measured on the algorithm that is then predicted, but for these four.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ from table import print_table
 
 FLEETS = ("uniform", "mild", "steep")
 LAPTOP = Path(__file__).parent.parent / "examples" / "laptop.toml"
-OVERLAPPING = ("abs", "pace", "acco", "pipe")
+OVERLAPPING = ("abs", "pace", "acco", "pipe", "stride", "cocod", "overlap-local")
 """Their sums run beside computing; od's too, but through servers."""
+LOCAL = ("local", "diloco", "wp", "simuparallel", "stride", "cocod", "overlap-local")
+"""Most of their optimizer steps are a worker's own."""
 EPOCHS = 40
 EVAL_EVERY = 500
 """With a target: often, since a time to it is known no better."""
@@ -63,13 +66,15 @@ class Costs:
     message_s: float
     s_per_batch: float
     s_per_update: float
+    s_per_local_step: float
 
     def fleet(self, name: str, fleet: Fleet) -> Fleet:
         """The fleet as it is here, for one algorithm."""
         has_servers = make_algorithm(name).has_servers
         latency_s = self.message_s if has_servers else self.beside_s if name in OVERLAPPING else self.alone_s
+        s_per_update = self.s_per_local_step if name in LOCAL else self.s_per_update
         machines = [
-            replace(machine, s_per_batch=self.s_per_batch, s_per_update=self.s_per_update) for machine in fleet.machine
+            replace(machine, s_per_batch=self.s_per_batch, s_per_update=s_per_update) for machine in fleet.machine
         ]
         network = Network(bandwidth_bytes_per_s=1e9, latency_s=latency_s)
         return replace(fleet, machine=tuple(machines), network=network)
@@ -149,7 +154,7 @@ def main() -> None:
     print(
         f"latency: {costs.alone_s * 1000:.2f} ms in sums, {costs.beside_s * 1000:.2f} ms in sums beside computing, "
         f"{costs.message_s * 1000:.2f} ms in messages; {costs.s_per_batch * 1000:.2f} ms per micro-batch, "
-        f"{costs.s_per_update * 1000:.2f} ms per update\n"
+        f"{costs.s_per_update * 1000:.2f} ms per update, {costs.s_per_local_step * 1000:.2f} ms per local step\n"
     )
     rows: list[tuple[str, ...]] = []
     worst: dict[str, float] = {}
@@ -264,7 +269,10 @@ def measure_costs(batch: int, seconds: float) -> Costs:
     messages = run("process", "async", uniform, batch, seconds=seconds)
     pieces = run("process", "abs", uniform, batch, seconds=seconds, micro_batch=small)
     s_per_batch, s_per_update = fixed_costs(pieces)
-    without = Costs(0.0, 0.0, message_latency_s(messages, s_per_batch), s_per_batch, s_per_update)
+    between = [max(0.0, end - begin) for begin, end in gaps(run("process", "local", uniform, batch, seconds=seconds))]
+    s_per_local_step = max(0.0, statistics.median(between) - s_per_batch)
+    message_s = message_latency_s(messages, s_per_batch)
+    without = Costs(0.0, 0.0, message_s, s_per_batch, s_per_update, s_per_local_step)
     beside_s = latency_of(updates_per_s(summarize(pieces)), without, batch, small, seconds)
     return replace(without, alone_s=sum_latency_s(alone), beside_s=beside_s)
 

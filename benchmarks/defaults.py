@@ -1,9 +1,12 @@
 """What each algorithm learns of each built-in task if nothing is said but their names; writes docs/results/defaults.md.
 
     python benchmarks/defaults.py --tasks digits,quadratic --processes 2
-    OWNPACE_DATA=data python benchmarks/defaults.py --tasks mnist,fashion-mnist,cifar10 --device cuda --processes 4
+    OWNPACE_DATA=data python benchmarks/defaults.py --tasks mnist,fashion-mnist --processes 12 --seconds 500 --kept FILE
+    python benchmarks/defaults.py --add FILE
 
-Runs are kept in docs/results/defaults.jsonl, and the page is made of all of them: what was run before is not run again.
+Each run is kept as it ends, in docs/results/defaults.jsonl or in the file that --kept names, and what was run before is
+not run again: a check that was cut off, or whose --seconds were up, goes on with the same command. The page is made of
+docs/results/defaults.jsonl; --add takes in what another machine has kept.
 """
 
 from __future__ import annotations
@@ -11,9 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
+import time
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -28,9 +35,10 @@ FLEET = "4,2,1,1"
 NEEDS = {"svmlight": {"path": "a9a.gz"}}
 """Parameters of tasks that cannot be made without."""
 Row = dict[str, object]
+Asked = tuple[str, str, int, str]
 FOOT = """
-`svmlight` is a9a. `acco` sums up twice for each update and bounds neither: it makes the fewest and largest updates, and
-needs a larger learning rate or a longer run than the others.
+`svmlight` is a9a. `acco` has four times the learning rate of the others, unless one is named: it sums up twice for each
+update and bounds neither, so its updates are few and large.
 """
 
 HEAD = """# Defaults: what each algorithm learns if nothing is said
@@ -43,12 +51,12 @@ seeds; in brackets, how many of them reached the task's target, in two evaluatio
 """
 
 
-def one_run(asked: tuple[str, str, int, str]) -> Row:
+def one_run(asked: Asked) -> Row:
     """One run, in a few numbers."""
     task, algorithm, seed, device = asked
     torch.set_num_threads(1)
     usual = TASKS[task].defaults
-    row: Row = {"task": task, "algorithm": algorithm, "seed": seed, "defaults": asdict(usual)}
+    row: Row = {"task": task, "algorithm": algorithm, "seed": seed, "defaults": defaults_of(task, algorithm)}
     try:
         summary = ownpace.train(
             task=task,
@@ -68,14 +76,26 @@ def one_run(asked: tuple[str, str, int, str]) -> Row:
     return row | {name: getattr(summary, name) for name in names}
 
 
-def read_kept() -> list[Row]:
-    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.exists() else []
-    return [json.loads(line) for line in lines]
+def read_kept(path: Path) -> list[Row]:
+    """The runs of a file whose defaults are still the task's; a line that was cut off does not count."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return [row for row in rows if is_current(row)]
 
 
 def is_current(row: Row) -> bool:
-    """Whether the task's defaults are still those of the run."""
-    return row["defaults"] == asdict(TASKS[str(row["task"])].defaults)
+    """Whether the defaults are still those of the run."""
+    return row["defaults"] == defaults_of(str(row["task"]), str(row["algorithm"]))
+
+
+def defaults_of(task: str, algorithm: str) -> dict[str, object]:
+    """What a run has that names nothing else."""
+    usual = asdict(TASKS[task].defaults)
+    return usual | {"lr": usual["lr"] * ownpace.ALGORITHMS[algorithm].times_usual_lr}
 
 
 def cell(rows: Sequence[Row]) -> str:
@@ -107,28 +127,62 @@ def page(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n" + FOOT
 
 
+def key(row: Row) -> tuple[object, ...]:
+    """What tells one run from another."""
+    return row["task"], row["algorithm"], row["seed"]
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """The file, with these runs alone."""
+    whole = path.with_name(path.name + ".new")
+    whole.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    whole.replace(path)  # at once: a check that is cut off here must not lose what was run before
+
+
+def run_all(asked: Sequence[Asked], processes: int, end: float, path: Path) -> list[Row]:
+    """All runs that begin before `end`, each kept as it ends."""
+    rows: list[Row] = []
+    began = time.monotonic()
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool, path.open("a") as file:
+        # No more at once than there are processes: the executor would begin whatever it has been handed.
+        left, under_way = iter(asked), set[Future[Row]]()
+        while True:
+            if time.monotonic() < end:
+                under_way |= {pool.submit(one_run, each) for each in islice(left, processes - len(under_way))}
+            if not under_way:
+                return rows
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for row in (each.result() for each in done):
+                rows.append(row)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                print(f"{len(rows)} of {len(asked)} runs, {time.monotonic() - began:.0f} s: {key(row)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tasks", default="digits,quadratic")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--kept", type=Path, default=KEPT)
+    parser.add_argument("--add", type=Path)
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
     options = parser.parse_args()
-    kept = [row for row in read_kept() if is_current(row)]
-    known = {(row["task"], row["algorithm"], row["seed"]) for row in kept}
+    known = {key(row): row for row in read_kept(options.kept)}
+    if options.add:
+        known |= {key(row): row for row in read_kept(options.add)}
+    write(options.kept, list(known.values()))
     asked = [
         (task, algorithm, seed, options.device)
-        for task in options.tasks.split(",")
+        for seed in SEEDS[: options.seeds]  # first: a check that is cut off has something of everything
+        for task in ([] if options.add else options.tasks.split(","))
         for algorithm in ownpace.ALGORITHMS
-        for seed in SEEDS
         if (task, algorithm, seed) not in known
     ]
-    KEPT.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool, KEPT.open("a", encoding="utf-8") as file:
-        for row in pool.imap_unordered(one_run, asked):
-            kept.append(row)
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-    PAGE.write_text(page(kept), encoding="utf-8")
+    rows = [*known.values(), *run_all(asked, options.processes, time.monotonic() + options.seconds, options.kept)]
+    if options.kept == KEPT:
+        PAGE.write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

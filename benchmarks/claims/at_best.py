@@ -89,6 +89,8 @@ class Search:
     """Of the best rival so far."""
     deadline: float = math.inf
     """Of the monotonic clock: no run begins after it."""
+    keep: Callable[[Config, Outcome], None] | None = None
+    """Takes every run that was made."""
 
     def find(self, label: str, guess: float) -> Found:
         """The best rate on a grid of powers of two, both of whose neighbours were tried; then all seeds with it.
@@ -146,7 +148,11 @@ class Search:
             return there or (hopeless is not None and hopeless(curve))
 
         seconds = None if math.isinf(limit_s) else limit_s
-        return do(replace(self.base, lr=lr, seed=seed, seconds=seconds), enough)
+        config = replace(self.base, lr=lr, seed=seed, seconds=seconds)
+        outcome = do(config, enough)
+        if self.keep is not None:
+            self.keep(config, outcome)
+        return outcome
 
     def _cost(self, outcome: Outcome) -> tuple[float, float]:
         reached = self._reached_s(outcome)

@@ -60,12 +60,14 @@ def read(path: Path, make: Callable[..., P]) -> dict[P, Kept]:
 class Filling:
     """All that is still to be found, in order, and what is under way."""
 
-    def __init__(self, places: Sequence[P], known: dict[P, Kept], seconds: float) -> None:
+    def __init__(self, places: Sequence[P], known: dict[P, Kept], seconds: float, labels: Sequence[str] = ()) -> None:
+        """All that is not known; with `labels`, of these alone."""
         self._known: dict[Any, Kept] = known
         self._deadline = time.monotonic() + seconds
         self._todo: dict[Any, list[str]] = {}
         for place in places:
-            missing = [label for label in place.labels() if label not in known.get(place, {})]
+            chosen = [label for label in place.labels() if not labels or label in labels]
+            missing = [label for label in chosen if label not in known.get(place, {})]
             if missing:
                 self._todo[place] = missing
         self._running: dict[Future[dict[str, Any]], tuple[Any, str]] = {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import statistics
@@ -80,7 +82,9 @@ def key(config: Config) -> str:
 class Runner:
     """Does runs that were not done before, on several processes."""
 
-    def __init__(self, processes: int, device: str, kept: Path = KEPT) -> None:
+    def __init__(self, processes: int, device: str, kept: Path = KEPT, seconds: float = math.inf) -> None:
+        """`seconds`: no run begins after this many."""
+        self._deadline = time.monotonic() + seconds
         self._processes = processes
         self._device = device
         self._kept = kept
@@ -102,9 +106,14 @@ class Runner:
             ProcessPoolExecutor(self._processes, context, initializer=one_thread) as pool,
             self._kept.open("a") as kept,
         ):
-            futures = {pool.submit(do, replace(c, device=self._device)): name for name, c in missing.items()}
+            futures = {
+                pool.submit(do_in_time, replace(config, device=self._device), self._deadline): name
+                for name, config in missing.items()
+            }
             for done, future in enumerate(as_completed(futures), 1):
                 outcome = future.result()
+                if outcome is None:
+                    continue
                 self.outcomes[futures[future]] = outcome
                 kept.write(json.dumps({"key": futures[future], "outcome": asdict(outcome)}) + "\n")
                 kept.flush()
@@ -117,6 +126,10 @@ class Runner:
     def of(self, config: Config) -> Outcome:
         """What became of a run."""
         return self.outcomes[key(config)]
+
+    def known(self, config: Config) -> Outcome | None:
+        """What became of a run; None: it was not run, as its time was over."""
+        return self.outcomes.get(key(config))
 
     def best_lr(self, configs: Sequence[Config], level: float) -> Config:
         """Of runs that differ in their learning rate alone, the one that reached this accuracy first.
@@ -156,6 +169,8 @@ def do(config: Config, enough: Callable[[Curve], bool] | None = None) -> Outcome
                 raise Interrupted("known well enough")
 
     outcome = ENGINES["virtual"](job, take, None)
+    if config.device != "cpu":
+        gc.collect()  # nodes refer to each other, and a GPU's memory is not what Python counts
     summary = builder.summary()
     objective = None
     if isinstance(job.task, Svmlight):
@@ -177,6 +192,12 @@ def do(config: Config, enough: Callable[[Curve], bool] | None = None) -> Outcome
         objective=objective,
         curve=curve,
     )
+
+
+def do_in_time(config: Config, deadline: float) -> Outcome | None:
+    """One run, unless it is too late to begin."""
+    # The monotonic clock is the machine's: a process of its own reads the same.
+    return do(config) if time.monotonic() < deadline else None
 
 
 def with_seeds(config: Config, seeds: Sequence[int]) -> list[Config]:

@@ -174,10 +174,13 @@ FINAL_LRS = {
 FINAL_SEEDS = (0, 1)
 
 
-def equal_workers(task: str, ratio: float, count: int = 4) -> Fleet:
-    """Equal machines whose sum takes `ratio` times as long as computing a batch of 32."""
-    nbytes = {"mnist": 4 * 101_770, "cifar10": 4 * 136_886}[task]
-    compute_s = 32 / 2000
+NBYTES = {"mnist": 4 * 101_770, "cifar10": 4 * 136_886}
+"""Of the gradients that are summed."""
+
+
+def equal_workers(ratio: float, nbytes: int, batch_size: int = 32, count: int = 4) -> Fleet:
+    """Equal machines whose sum takes `ratio` times as long as computing a batch."""
+    compute_s = batch_size / 2000
     bandwidth = 2 * (count - 1) / count * nbytes / (ratio * compute_s)
     network = Network(bandwidth_bytes_per_s=bandwidth, latency_s=1e-5)
     server = ServerMachine(bandwidth_bytes_per_s=bandwidth * count)
@@ -189,7 +192,7 @@ def od(task: str, ratio: float, way: Way, lr: float) -> Config:
     samples = {"mnist": 240_000, "cifar10": 150_000}[task]
     return replace(
         TASKS[task],
-        fleet=equal_workers(task, ratio),
+        fleet=equal_workers(ratio, NBYTES[task]),
         algorithm=way[0],
         parameters=dict(way[1]),
         lr=lr,

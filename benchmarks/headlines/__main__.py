@@ -1,7 +1,7 @@
 """Try the papers' headlines, and write docs/results/headlines.md: `make headlines`. Hours; it may be interrupted.
 
-ResNets want a GPU, and LeNet is faster on one: --models mlp on all cores, and beside it --models resnet lenet --device
-cuda with a few processes; they may write to one file.
+ResNets want a GPU, and LeNet is faster on one: --models mlp on all cores, and beside it --models lenet resnet20
+resnet18 --device cuda with a few processes; they may write to one file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from claims.filling import Filling, read
 from headlines.places import Headline, places
 from headlines.told import tell
 
-MODELS = ["mlp", "linear", "resnet", "lenet"]
+MODELS = ["mlp", "linear", "lenet", "resnet20", "resnet18"]
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 

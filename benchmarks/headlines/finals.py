@@ -32,6 +32,14 @@ class Final:
     """Learning rate → accuracy at the end, with the first seed."""
 
 
+def keep(config: Config, outcome: Outcome) -> None:
+    """Keep one run, with its curve."""
+    what = f"{config.algorithm}, lr {config.lr:g}, seed {config.seed}"
+    # One write: several processes add to the same file.
+    with told.runs().open("a") as kept:
+        kept.write(json.dumps({"key": key(config), "what": what, "outcome": asdict(outcome)}) + "\n")
+
+
 @dataclass
 class FinalSearch:
     """One algorithm's search for the rate with which it ends best. Runs that were made before are not made again."""
@@ -71,9 +79,7 @@ class FinalSearch:
         if time.monotonic() > self.deadline:
             raise OutOfTime
         outcome = do(config, self._never)
-        # One write: several processes add to the same file.
-        with runs.open("a") as kept:
-            kept.write(json.dumps({"key": name, "outcome": asdict(outcome)}) + "\n")
+        keep(config, outcome)
         return outcome
 
     def _never(self, curve: Curve) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from claims.filling import Kept, mean_s
-from headlines.places import RESNET_EPOCHS, Headline, places
+from headlines import nets
+from headlines.places import Headline, places
 
 Found = Mapping[Headline, Kept]
 WORDS = Path(__file__).with_name("words")
@@ -22,9 +23,10 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "layered": ("layered",),
     "abs": ("abs",),
     "small": ("abs, small batches",),
-    "resnet": ("resnet, sync", "resnet", "resnet, pace"),
+    "resnet": ("abs, ResNets",),
 }
-OURS = {"grouping": "grouping", "layered": "layered", "abs": "abs", "abs, small batches": "abs"}
+PARTS = (", small batches", ", ours")
+"""Of comparisons that are shown with others beside them."""
 
 
 def write(found: Found, folder: Path) -> None:
@@ -38,16 +40,17 @@ def write(found: Found, folder: Path) -> None:
             continue
         tables = [wp_table(chosen)] if section == "wp" else [one_table(*each) for each in chosen.items()]
         lines = [_words(section), *("\n".join(rows).rstrip() for rows in tables)]
-        if section in ("abs", "small"):
+        if section in ("abs", "small", "resnet"):
             lines += averages(found, papers[0])
         parts += lines
     (folder / "headlines.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
 
 
 def with_siblings(place: Headline, found: Found) -> Kept:
-    """What was found; beside rivals with small batches, the paper's comparison in the same place."""
-    sibling = replace(place, paper=place.paper.removesuffix(", small batches"))
-    return {**found.get(sibling, {}), **found[place]}
+    """What was found; beside rivals with small batches, the paper's comparison in the same place, and the reverse."""
+    papers = [place.paper, *(place.paper.removesuffix(part) for part in PARTS), f"{place.paper}, ours"]
+    found_here = [found.get(replace(place, paper=paper), {}) for paper in dict.fromkeys(papers)]
+    return {label: each for kept in reversed(found_here) for label, each in kept.items()}
 
 
 def how_far(found: Found) -> str:
@@ -64,9 +67,7 @@ def how_far(found: Found) -> str:
 def name_of(place: Headline) -> str:
     """For people to read."""
     momentum = f"momentum {place.momentum:g}" if place.momentum else "no momentum"
-    length = f", {place.epochs or RESNET_EPOCHS:g} epochs" if place.model == "resnet" else ""
-    model = {"mlp": "MNIST, MLP", "lenet": "CIFAR-10, LeNet", "resnet": "CIFAR-10, ResNet-18"}[place.model]
-    return f"{place.fleet}; {model}; {momentum}{length}"
+    return f"{place.fleet}; {nets.NAMES[place.model]}; {momentum}"
 
 
 def one_table(place: Headline, found: Kept) -> list[str]:
@@ -95,12 +96,12 @@ def summary(place: Headline, found: Kept) -> list[str]:
                 f"`{ours}` {speeds[0]:.2f} times the samples/s of `sync-servers`, {speeds[1]:.2f} of `async`, "
                 f"{means[0] - means[1]:+.2f} points of accuracy"
             )
-    return [textwrap.fill(f"**{'; '.join(parts)}.**", 124)] if parts else []
+    return [textwrap.fill(f"**{'; '.join(parts)}.**", 124, break_on_hyphens=False)] if parts else []
 
 
 def race(place: Headline, found: Kept) -> list[str]:
     """Who is how soon there, and how many times later than the paper's algorithm."""
-    ours = OURS[place.paper]
+    ours = place.paper.partition(",")[0]
     mine = mean_s(found[ours]) if ours in found else None
     rows = []
     for label, each in sorted(found.items(), key=lambda item: mean_s(item[1]) or float("inf")):
@@ -158,16 +159,17 @@ def _pairs(values: Mapping[str, Sequence[float]], rule: str) -> str:
 def averages(found: Found, paper: str) -> list[str]:
     """ABS-SGD's lead over the best of the paper's rivals, on average over the three clusters."""
     lines = []
-    kinds = {(place.task, place.momentum): None for place in places() if place.paper == paper}
-    for task, momentum in kinds:
-        rivals = ("sync", "async", "stale") if paper == "abs" else ("sync", "async", "sync-8", "async-8", "stale-8")
-        chosen = [p for p in places() if (p.paper, p.task, p.momentum) == (paper, task, momentum)]
+    kinds = {(place.model, place.momentum): None for place in places() if place.paper == paper}
+    for model, momentum in kinds:
+        rivals = ("sync", "async", "sync-8", "async-8", "stale-8") if "small" in paper else ("sync", "async", "stale")
+        chosen = [p for p in places() if (p.paper, p.model, p.momentum) == (paper, model, momentum)]
         leads = [lead(with_siblings(place, found), "abs", rivals) for place in chosen if found.get(place)]
         known = [each for each in leads if each is not None]
         if known and len(known) == len(chosen):
             each = ", ".join(f"{value:.2f}" for value in known)
-            what = f"`abs` over the best of {', '.join(rivals)}; {task}, momentum {momentum:g}"
-            lines.append(textwrap.fill(f"**{what}: {each}; on average {statistics.mean(known):.2f}.**", 124))
+            what = f"`abs` over the best of {', '.join(rivals)}; {nets.NAMES[model]}, momentum {momentum:g}"
+            line = f"**{what}: {each}; on average {statistics.mean(known):.2f}.**"
+            lines.append(textwrap.fill(line, 124, break_on_hyphens=False))
     return lines
 
 

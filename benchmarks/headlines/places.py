@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from claims import shown
-from claims.at_best import Goal, Search
+from claims.at_best import Search
 from claims.filling import Kept, best_s
-from headlines import told
-from headlines.finals import FinalSearch, objectives
+from headlines import nets, told
+from headlines.finals import FinalSearch, keep, objectives
 from ownpace import Config
 from ownpace.fleet import PRESETS, Between, Fleet, Machine, Network, ServerMachine
 
@@ -47,6 +47,7 @@ WAYS: Mapping[str, Way] = {
     "abs": Way("abs", lr=0.016, changes=SMALL),
     "abs-32": Way("abs", lr=0.016),
     "pace": Way("pace", lr=0.03, changes=SMALL),
+    "stride": Way("stride", lr=0.06),
     "od": Way("od", OD, lr=0.03),
     "od-momentum": Way("od", OD | KNOWS, lr=0.03),
     "od-ring": Way("od", OD | RING, lr=0.03),
@@ -61,28 +62,14 @@ WHO: Mapping[str, Sequence[str]] = {
     "od": ("sync", "sync-servers", "async", "od", "od-momentum", "od-ring", "od-ring-momentum"),
     "layered": ("sync", "sync-servers", "layered"),
     "wp": ("exp", "equal", "count", "optimal"),
-    "resnet": ("abs", "async", "stale"),
-    "resnet, sync": ("sync",),
-    "resnet, pace": ("pace",),
+    "abs, ResNets": ("sync", "abs", "async", "stale"),
+    "abs, ResNets, ours": ("stride", "balanced", "pace"),
 }
 
 MNIST = replace(shown.MNIST, target=None, stop_at_target=False, samples=480_000, seconds=None, eval_every=3000)
-CIFAR = replace(shown.CIFAR, target=None, stop_at_target=False, samples=200_000, seconds=None, eval_every=5000)
-RECIPE = replace(
-    CIFAR,
-    model="resnet18",
-    task_parameters={"crop": 4, "flip": True, "label_smoothing": 0.1},
-    precision="bfloat16",
-    batch_size=256,
-    nesterov=True,
-    weight_decay=5e-4,
-    clip_norm=2.0,
-    schedule="cosine",
-)
-GOALS = {"mnist": Goal(0.96), "cifar10": Goal(0.5, behind=0.03)}
+CIFAR = replace(shown.CIFAR, target=None, stop_at_target=False, samples=300_000, seconds=None, eval_every=5000)
 OD_SAMPLES = {"mnist": 120_000, "cifar10": 100_000}
-RESNET_EPOCHS = 3
-RESNET_LRS = {"sync": 0.5, "abs": 0.12, "async": 0.12, "stale": 0.12, "pace": 0.5}
+RESNET_LRS = {"stride": 0.06, "abs": 0.06, "async": 0.03, "stale": 0.03}
 
 
 @dataclass(frozen=True)
@@ -94,24 +81,23 @@ class Headline:
     fleet: str
     task: str
     momentum: float = 0.9
-    epochs: float | None = None
-    """Of runs of a fixed length, other than the paper's usual one."""
+    net: str = ""
+    """Other than the task's usual one."""
 
     @property
     def leaders(self) -> int:
         """How many have to be known before all others can be searched at once: they cut them off."""
-        return 3 if self.model == "mlp" and not self.final else 0
+        return 0 if self.final else 3 if self.model == "mlp" else 1
 
     @property
     def final(self) -> bool:
         """Whether final accuracies are compared, and not times to one."""
-        return self.paper == "od" or self.model == "resnet"
+        return self.paper == "od"
 
     @property
     def model(self) -> str:
         """Of the nets that are trained."""
-        known = {"mnist": "mlp", "cifar10": "lenet", "a9a": "linear"}
-        return "resnet" if self.paper.startswith("resnet") else known[self.task]
+        return self.net or {"mnist": "mlp", "cifar10": "lenet", "a9a": "linear"}[self.task]
 
     def labels(self) -> Sequence[str]:
         """Who takes part."""
@@ -120,15 +106,19 @@ class Headline:
     def config(self, label: str) -> Config:
         """The run of one of them, but for learning rate and seed."""
         way = WAYS[label]
-        base = self._base()
-        changes = RESNET_CHANGES.get(label, {}) if self.model == "resnet" else way.changes
+        base, device = self._base(), told.device()
+        changes, machines = dict(way.changes), fleet(self.fleet, self.model)
+        if len(machines.server) > 1:  # each has a part of the gradient, and cannot tell its length
+            changes["clip_norm"] = None
+        if self.task == "cifar10":
+            changes |= nets.changes(self.model, label, device, base.precision)
         return replace(
             base,
             algorithm=way.algorithm,
             parameters=dict(way.parameters),
-            fleet=fleet(self.fleet, self.task),
+            fleet=machines,
             momentum=self.momentum,
-            device=told.device(),
+            device=device,
             **changes,
         )
 
@@ -144,7 +134,9 @@ class Headline:
             return float(min(near)[1])
         if self.paper == "wp":
             return 0.05  # part of the setting: the weights are made of it
-        lr = RESNET_LRS[label] if self.model == "resnet" else WAYS[label].lr
+        lr = WAYS[label].lr
+        if self.model in nets.RESNETS:
+            lr = RESNET_LRS.get(label, 0.12)
         return lr * (1 if self.momentum else 8)
 
     def find(self, label: str, known: Kept, guess: float, deadline: float) -> dict[str, Any]:
@@ -152,43 +144,33 @@ class Headline:
         if self.paper == "wp":
             return asdict(objectives(label, int(self.fleet.removeprefix("T = ")), deadline))
         if self.final:
-            # A ResNet takes long: two seeds tell whether what differs is more than chance.
-            seeds = (0, 1) if self.model == "resnet" else (0, 1, 2)
-            return asdict(FinalSearch(self.config(label), deadline, seeds).find(label, guess))
-        search = Search(self.config(label), GOALS[self.task], best_s(known), deadline)
+            return asdict(FinalSearch(self.config(label), deadline).find(label, guess))
+        search = Search(self.config(label), nets.GOALS[self.model], best_s(known), deadline, keep)
         return asdict(search.find(label, guess))
 
     def _unlike(self, other: Headline) -> int:
         return 20 * (self.model != other.model or self.momentum != other.momentum) + (self.paper != other.paper)
 
     def _base(self) -> Config:
-        if self.model == "resnet":
-            samples = int((self.epochs or RESNET_EPOCHS) * 50_000)
-            return replace(
-                RECIPE, samples=samples, warmup_samples=samples // 5, nesterov=self.momentum > 0, eval_every=25_000
-            )
-        base = {"mnist": MNIST, "cifar10": CIFAR}[self.task]
+        base = MNIST if self.task == "mnist" else nets.recipe(CIFAR, self.model, self.momentum)
         if self.paper == "od":
             samples = OD_SAMPLES[self.task]
             base = replace(base, schedule="cosine", samples=samples, eval_every=samples // 10)
         return base
 
 
-RESNET_CHANGES: Mapping[str, Mapping[str, Any]] = {"abs": {"micro_batch": 128}, "pace": {"micro_batch": 128}}
-
-
-def fleet(name: str, task: str) -> Fleet:
+def fleet(name: str, net: str) -> Fleet:
     """Fleets by what they are called here."""
     if name.startswith("classes"):
         bandwidth = {"classes": 1.25e9, "classes, 1 Gbit/s": 1.25e8}[name]
         return replace(shown.three_classes(), network=Network(bandwidth_bytes_per_s=bandwidth, latency_s=5e-5))
     if name.startswith("sum "):
-        return shown.equal_workers(task, float(name.removeprefix("sum ")))
+        return shown.equal_workers(float(name.removeprefix("sum ")), nets.NBYTES[net], nets.BATCHES[net])
     if name == "sites":
         return sites()
-    if name.endswith(", 10 Gbit/s"):
-        machines = PRESETS[name.removesuffix(", 10 Gbit/s")][1]
-        return replace(machines, network=Network(bandwidth_bytes_per_s=1.25e9, latency_s=5e-5))
+    if name.endswith(FAST):
+        machines = PRESETS[name.removesuffix(FAST)][1]
+        return replace(machines, network=Network(bandwidth_bytes_per_s=25e9 / 8, latency_s=5e-5))
     return PRESETS[name][1]
 
 
@@ -204,31 +186,39 @@ def sites() -> Fleet:
 
 
 CLUSTERS = ("mild", "steep", "drift")
+FAST = ", 25 Gbit/s"
+"""ResNet-18 has 45 MB: over the presets' 1 Gbit/s, a sum would take as long as ten batches and more."""
 
 
 def places() -> list[Headline]:
     """All of them, those first that take little, or that most depends on."""
-    fast = [f"{name}, 10 Gbit/s" for name in CLUSTERS]
     return [
-        *(Headline("abs", name, "mnist", 0.0) for name in CLUSTERS),
+        *(Headline("od", f"sum {ratio}", "mnist") for ratio in (0.7, 0.3, 1.5)),
+        *(Headline("grouping", "classes, 1 Gbit/s", "mnist", momentum) for momentum in (0.9, 0.0)),
         *(Headline("grouping", "classes", "mnist", momentum) for momentum in (0.9, 0.0)),
         Headline("layered", "sites", "mnist"),
-        Headline("od", "sum 0.7", "mnist"),
-        *(Headline("grouping", "classes, 1 Gbit/s", "mnist", momentum) for momentum in (0.9, 0.0)),
+        *(Headline("abs", name, "mnist", momentum) for momentum in (0.9, 0.0) for name in CLUSTERS),
         *(Headline("abs, small batches", name, "mnist", 0.0) for name in CLUSTERS),
-        *(Headline("abs", name, "mnist", 0.9) for name in CLUSTERS),
-        *(Headline("od", f"sum {ratio}", "mnist") for ratio in (0.3, 1.5)),
         *(Headline("wp", f"T = {steps}", "a9a", 0.0) for steps in shown.WP_STEPS),
-        # ResNet-18. Where nothing is delayed, all fleets have the same trajectory: one of them is enough for sync.
-        Headline("resnet, sync", fast[0], "cifar10"),
-        *(Headline("resnet", name, "cifar10") for name in fast),
-        Headline("resnet, sync", fast[0], "cifar10", epochs=1.5),
-        *(Headline("resnet, pace", name, "cifar10") for name in fast),
-        Headline("resnet, sync", fast[0], "cifar10", 0.0),
-        *(Headline("resnet", name, "cifar10", 0.0) for name in fast),
-        # LeNet
-        *(Headline("abs", name, "cifar10", 0.0) for name in CLUSTERS),
         *(Headline("grouping", "classes", "cifar10", momentum) for momentum in (0.9, 0.0)),
         Headline("od", "sum 0.7", "cifar10"),
         Headline("layered", "sites", "cifar10"),
+        *(Headline("abs", name, "cifar10", 0.0) for name in CLUSTERS),
+        *resnets("resnet18", FAST),
+        *resnets("resnet20", ""),
+        *(Headline("grouping", "classes", "cifar10", momentum, "resnet20") for momentum in (0.9, 0.0)),
+        Headline("od", "sum 0.7", "cifar10", net="resnet20"),
+        Headline("layered", "sites", "cifar10", net="resnet20"),
+    ]
+
+
+def resnets(net: str, links: str) -> list[Headline]:
+    """ABS-SGD's headline on a ResNet, without and with momentum; then what else we have."""
+    return [
+        *(
+            Headline("abs, ResNets", name + links, "cifar10", momentum, net)
+            for momentum in (0.0, 0.9)
+            for name in CLUSTERS
+        ),
+        *(Headline("abs, ResNets, ours", name + links, "cifar10", 0.9, net) for name in CLUSTERS),
     ]

@@ -19,11 +19,19 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=RESULTS / "map.jsonl", help="where results are kept")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--workers", type=int, nargs="*", help="only cells of so many workers")
+    parser.add_argument(
+        "--again", nargs="*", default=[], help="search only these algorithms, also where they are known"
+    )
     parser.add_argument("--no-page", action="store_true", help="only make the runs")
     options = parser.parse_args()
     known = read(options.kept, Cell)
     wanted = [cell for cell in cells() if not options.workers or cell.num_workers in options.workers]
-    filling = Filling(wanted, known, options.seconds)
+    if options.again:
+        # All others stay known: they cut off who is late.
+        wanted = [cell for cell in wanted if cell in known]
+        for cell in wanted:
+            known[cell] = {label: each for label, each in known[cell].items() if label not in options.again}
+    filling = Filling(wanted, known, options.seconds, options.again)
     try:
         filling.fill(options.kept, options.processes)
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from claims.filling import mean_s
+from maps.advice import advice
 from maps.cells import BATCH_SIZE, ENTRANTS, NOISE, NOISY, NUM_WORKERS, RATIOS, SUMS, Cell, cells
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def telling(cell: Mapping[str, Any] | None) -> bool:
 def write(found: Found, folder: Path) -> None:
     """Draw a picture for each number of workers, and write map.md with all tables."""
     found = {cell: each for cell, each in found.items() if telling(each)}
-    lines = [WORDS.read_text().replace("**How far it is.** HOW_FAR", textwrap.fill(how_far(found), 124)).rstrip(), ""]
+    words = WORDS.read_text().replace("**How far it is.** HOW_FAR", textwrap.fill(how_far(found), 124))
+    lines = [words.replace("ADVICE", "\n".join(advice(found))).rstrip(), ""]
     counts = [count for count in NUM_WORKERS if any(cell.num_workers == count for cell in found)]
     for count in counts:
         place = Path("..") / "images" / "map" / f"workers-{count}.png"

@@ -28,6 +28,7 @@ for line in {["--version", "--help", *(f"{name} --help" for name in COMMANDS)]!r
         assert stopped.code == 0, line
 import ownpace
 assert ownpace.Fleet and ownpace.ALGORITHMS and ownpace.Config  # neither do these need it
+import ownpace.run.listing, ownpace.run.following, ownpace.run.opened, ownpace.report.page.document
 print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 assert ownpace.TensorSamples and "torch" in sys.modules  # and what needs it gets it
 """

@@ -31,15 +31,31 @@ outer_steps = st.sampled_from([{}, {"outer_lr": 0.7}, {"outer_lr": 0.8, "outer_m
 
 
 @settings(max_examples=60)
-@given(late_settings, st.integers(1, 6), st.none() | st.integers(0, 120), st.integers(0, 3), outer_steps)
+@given(
+    late_settings,
+    st.integers(1, 6),
+    st.none() | st.integers(0, 120),
+    st.integers(0, 3),
+    outer_steps,
+    st.sampled_from([0.0, 0.1, 0.5]),
+)
 def test_progress_is_summed_while_the_next_is_made(
-    setting: Setting, steps: int, slack: int | None, warmup: int, outer: dict[str, float]
+    setting: Setting, steps: int, slack: int | None, warmup: int, outer: dict[str, float], max_wait: float
 ) -> None:
     setting = replace(setting, micro_batch=None)
     bound = {} if slack is None else {"max_batch": setting.num_workers + slack}
-    settings_ = {"steps": steps, "warmup": warmup, "batch": "fixed", "smoothing": 1.0, **bound, **outer}
+    settings_ = {
+        "steps": steps,
+        "warmup": warmup,
+        "batch": "fixed",
+        "smoothing": 1.0,
+        "max_wait": max_wait,
+        **bound,
+        **outer,
+    }
     outcome, events = engine(setting, "stride", settings_, sampling="shards")
-    assert_same(outcome, events, strides(setting, steps, max_batch=bound.get("max_batch"), warmup=warmup, **outer))
+    plain = strides(setting, steps, max_batch=bound.get("max_batch"), warmup=warmup, max_wait=max_wait, **outer)
+    assert_same(outcome, events, plain)
 
 
 @settings(max_examples=30)
@@ -171,6 +187,32 @@ def test_nobody_waits_however_long_a_sum_takes() -> None:
     assert {span.samples for span in events if isinstance(span, Compute) and span.t > 2} == {8}
 
 
+def test_where_waiting_is_cheap_all_wait() -> None:
+    """From the fifth sum on; and nobody does where a tenth of a round would be lost."""
+    for ring_s, most, waits in ((0.001, 0.1, True), (0.003, 0.1, False), (0.003, 0.2, True), (0.001, 0.0, False)):
+        network = Network(bandwidth_bytes_per_s=1e9, latency_s=ring_s / 6)
+        fleet = paces(4000, 2000, 1000, 1000, jitter=0.0, network=network)  # a round takes 16 ms
+        _, events = simulate(
+            make_algorithm("stride", {"max_wait": most}), fleet, samples=20_000, batch_size=32, timing_only=True
+        )
+        late = [update.staleness for update in updates(events)]
+        assert late[1:5] == [1] * 4
+        assert set(late[9:150]) == ({0} if waits else {1})
+        assert summarize(events).share_of_limit == pytest.approx(0.016 / (0.016 + ring_s * waits), abs=0.015)
+
+
+@pytest.mark.parametrize("ring_s", [0.03, 0.3])
+def test_where_sums_are_slow_nobody_ever_tries_to_wait(ring_s: float) -> None:
+    fleet = paces(4000, 2000, 1000, 1000, network=Network(bandwidth_bytes_per_s=1e9, latency_s=ring_s / 6))
+    job = {"samples": 30_000, "batch_size": 16, "timing_only": True}
+    _, events = simulate(make_algorithm("stride"), fleet, **job)
+    _, never = simulate(make_algorithm("stride", {"max_wait": 0.0}), fleet, **job)
+    assert len(updates(never)) > 10
+    assert [(update.t, update.samples) for update in updates(events)] == [
+        (update.t, update.samples) for update in updates(never)
+    ]
+
+
 def test_where_sums_are_fast_steps_take_all_workers_equally_long() -> None:
     fleet = paces(8000, 4000, 2000, 1000, jitter=0.0, network=Network(bandwidth_bytes_per_s=1e9, latency_s=1e-6))
     _, events = simulate(make_algorithm("stride"), fleet, samples=9000, batch_size=16, timing_only=True)
@@ -218,6 +260,7 @@ def test_longer_rounds_get_replicas_further_apart() -> None:
     [
         ({"max_batch": -1}, ["max_batch is -1", "at least 0"]),
         ({"steps": 0}, ["steps"]),
+        ({"max_wait": 1.0}, ["max_wait is 1.0", "below 1"]),
         ({"outer_momentum": 1.0}, ["outer_momentum", "below 1"]),
     ],
 )

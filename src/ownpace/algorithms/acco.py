@@ -40,6 +40,9 @@ class Acco(VaryingBatch):
     """Speculate with one half of the gradients, commit with both."""
 
     replicas_identical: ClassVar[bool] = True
+    # An update has two sums' samples, and on machines of different pace each sum has twice those of `sync`. At the rate
+    # of `sync` a run is over before it has learnt; and up to η·a = 2, where `sync` ends, too, it is stable.
+    times_usual_lr: ClassVar[float] = 4.0
 
     async def worker(self, me: Worker) -> None:
         own = self.at_own_pace(me, sums=2)

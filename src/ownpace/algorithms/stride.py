@@ -1,4 +1,4 @@
-"""Stride: local steps that never wait. Progress is averaged while the next steps are already being made.
+"""Stride: local steps that do not wait. Progress is averaged while the next steps are already being made.
 
     worker i, all the time:    y_i ← Opt_i(y_i, g_i)           on its own batches, at its own pace; momentum is its own
     round ends:                P_i = progress of the round     where it began less where it ended; n_i samples
@@ -17,10 +17,15 @@ longer than that takes. But not at any price: a worker that has made c_i samples
 than C samples of all workers. And it waits where one sum is late, after twice as many samples as usual: nobody gets far
 away because one machine pauses.
 
+Where waiting costs next to nothing, all wait: what arrives before the next step is worth more than what arrives after
+it. That is tried where sums come within a step, and kept up while less than a part ω of a round is lost; what each
+worker could have made meanwhile travels with the sums, so all decide alike.
+
     k_i = max(1, K · v_i/v_max · b/b_i)      K = `steps`; v_i: measured pace
     b_i = b · v_i/v_max                      samples of a local step: so steps take all workers equally long
           … or more, at most b               where a round has time for it: four steps or more of that size
     c_i = C · v_i / Σ_j v_j                  C = `max_batch`; whole steps, at least one
+    Σ_i w_i v_i > ω Σ_i (w_i v_i + n_i)      in two of the last three rounds: waiting is dear; ω = `max_wait`
 
 The rule for y_i is CoCoD-SGD's (arXiv 1906.12043), there with equal numbers of steps and equal weights; rounds that end
 by time, as many steps as the pace allows, weights by work and the outer step are ours. With one worker it is the
@@ -35,12 +40,14 @@ optimizer itself. Where each sum arrives before another step begins, it is local
 | k_i, b_i | the least steps in a round, and the samples of a step, of worker i |
 | C, c_i | the most samples of a round that are made before its sum is waited for, of all workers and of worker i |
 | v_i, v_max | measured pace of worker i, and of the fastest |
+| w_i, ω | how long worker i has waited for a sum, from handing in to its arrival; the part of a round to lose so |
 | b | batch size |
 | m, μ, ζ | the outer step's momentum buffer, momentum and learning rate |
 
 | symbol | here |
 |---|---|
-| K, C | `steps`, `max_batch` |
+| K, C, ω | `steps`, `max_batch`, `max_wait` |
+| w_i v_i | `missed` |
 | b_i | `micro.size` |
 | ζ, μ | `outer_lr`, `outer_momentum` |
 | Σ n_i P_i, under way | `under_way` |
@@ -58,6 +65,7 @@ from ownpace.core.blocks.micro_batch import MicroBatch, Sizing
 from ownpace.core.blocks.outer_step import OuterStep, check_outer_step
 from ownpace.core.blocks.paces import check_smoothing
 from ownpace.core.blocks.round_limit import RoundLimit
+from ownpace.core.blocks.waiting import MOST_WAIT, Waiting, check_max_wait
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Pending, Worker
 from ownpace.core.contract.values import Gradient
@@ -77,6 +85,8 @@ class StrideSgd(Algorithm):
     max_batch: int | None = None
     """C: the most samples in a round; each worker makes its part by pace, then waits for the sum under way. None: 32
     times the batch size times the number of workers; 0: no limit."""
+    max_wait: float = MOST_WAIT
+    """The part of a round that waiting for its sum may cost: while it costs less, all wait; 0: never."""
     batch: Sizing = "equal-time"
     """Local steps of sizes that take all workers equally long (equal-time), or of the batch size (fixed)."""
     outer_lr: float = 1.0
@@ -92,6 +102,7 @@ class StrideSgd(Algorithm):
         check_steps(self.steps)
         not_negative(warmup=self.warmup, max_batch=self.max_batch)
         check_outer_step(self.outer_lr, self.outer_momentum)
+        check_max_wait(self.max_wait)
         check_smoothing(self.smoothing)
 
     async def worker(self, me: Worker) -> None:
@@ -104,8 +115,7 @@ class StrideSgd(Algorithm):
             round_ = LocalRound(me)
             if me.updates >= self.warmup:
                 await strides.make_until(under_way, round_)
-            total = await under_way
-            strides.learn(total)
+            total = await strides.arrival(under_way)
             x = outer.take(x, total)
             round_.go_on_from(x, total)
             # Asked right after a sum, which is where all workers know the same: none is left alone in the next. Once
@@ -128,7 +138,10 @@ class Strides:
             me.rank, num_workers, me.batch_size, settings.batch, settings.smoothing, _SHARE_OF_A_ROUND
         )
         self._limit = RoundLimit(settings.max_batch, settings.steps, me.batch_size, num_workers)
+        self._waiting = Waiting(settings.max_wait)
         self._handed_in = self._micro.size
+        self._missed = 0.0
+        self._late = False
 
     @property
     def least(self) -> int:
@@ -155,11 +168,27 @@ class Strides:
 
     async def make_until(self, pending: Pending[object], round_: LocalRound) -> None:
         """Make steps until `pending` is done, or it is to be waited for."""
+        if self._waiting.waits:
+            return
         most, size = self._most, self._micro.size
         while not pending.done and round_.samples + size <= most:
             if not await self._step(round_):
                 return  # no data is left: that says nothing about how long sums take
-        self._limit.learn(round_.samples, waited=not pending.done)
+        waits = not pending.done
+        self._late = waits or round_.steps > 1
+        self._limit.learn(round_.samples, waited=waits)
+
+    async def arrival(self, pending: Pending[Gradient]) -> Gradient:
+        """Wait for a sum, and learn from it: all workers' paces, and what waiting costs."""
+        waited_s = self._me.waited_s
+        total = await pending
+        self._micro.learn(total.contributions, self._handed_in)
+        paces = self._micro.paces
+        if paces is not None:
+            self._limit.follow(paces)
+            self._missed = (self._me.waited_s - waited_s) * paces[self._me.rank]
+        self._waiting.learn(total)
+        return total
 
     async def _step(self, round_: LocalRound) -> bool:
         """One step; false where no data is left."""
@@ -170,10 +199,5 @@ class Strides:
     def hand_in(self, round_: LocalRound) -> Pending[Gradient]:
         """Start the sum of a round's progress."""
         self._handed_in = self._micro.size
-        return self._me.all_reduce(round_.difference(round_.samples))
-
-    def learn(self, total: Gradient) -> None:
-        """Learn all workers' paces from a sum."""
-        self._micro.learn(total.contributions, self._handed_in)
-        if self._micro.paces is not None:
-            self._limit.follow(self._micro.paces)
+        part = round_.difference(round_.samples)
+        return self._me.all_reduce(self._waiting.noted(part, self._missed, late=self._late))

@@ -42,13 +42,20 @@ class Auto(Algorithm):
     replicas_identical: ClassVar[bool] = True
     tell: Callable[[str], None] = field(repr=False, default=print)
     """Gets the choice in one line, on rank 0."""
+    chosen: list[Algorithm] = field(init=False, repr=False, compare=False, default_factory=list)
+    """What this process has gone on as, for those who ask afterwards; no worker reads it."""
 
     async def worker(self, me: Worker) -> None:
         if _KEPT not in me.kept and not await self._choose(me):
             return
         # Kept: a script's next loop, and a run that goes on from a checkpoint, have the same.
-        chosen = IN_SCRIPTS[int(me.kept[_KEPT][0])]
-        await make_algorithm(chosen).worker(me)
+        chosen = make_algorithm(IN_SCRIPTS[int(me.kept[_KEPT][0])])
+        self.chosen[:] = [chosen]
+        await chosen.worker(me)
+
+    @property
+    def at_work(self) -> Algorithm:
+        return self.chosen[0] if self.chosen else self
 
     async def _choose(self, me: Worker) -> bool:
         """Choose, and keep that; false if the data has ended before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -15,7 +16,7 @@ from ownpace.drop_in import join
 from ownpace.engines import is_main_process, num_ranks
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.measuring import measure_config
-from ownpace.planning import plan
+from ownpace.planning import PlanProgress, plan
 from ownpace.run import Config, Result
 from ownpace.run import train as run_train
 from ownpace.run.again import started_again
@@ -25,6 +26,7 @@ from ownpace.run.place import check_run
 AUTO = "auto"
 MEASURING_S = 8.0
 PLANNING_S = 30.0
+SAID_EVERY_S = 5.0
 _PATIENCE_S = 1800.0
 """How long other ranks wait for the first one's plan."""
 P = ParamSpec("P")
@@ -101,10 +103,23 @@ def _planned(config: Config, fleet: Fleet, say: Callable[[str], None]) -> Chosen
     say("auto: planning …")
     # The plan is made in virtual time, whatever the run is made in.
     base = replace(config, algorithm="sync", engine="virtual", fleet=fleet, device="cpu", cuda_graphs=False)
-    made = plan(base, fleet, what_if=(), seconds=PLANNING_S).choice
+    made = plan(base, fleet, what_if=(), seconds=PLANNING_S, on_progress=_now_and_then(say)).choice
     chosen = Chosen(made.algorithm, made.parameters, made.lr, made.why)
     say(f"auto: {chosen.why or chosen.algorithm}")
     return chosen
+
+
+def _now_and_then(say: Callable[[str], None]) -> Callable[[PlanProgress], None]:
+    """Says how far a plan is, every few seconds: nobody should wonder whether it is alive."""
+    next_s = time.monotonic() + SAID_EVERY_S
+
+    def take(now: PlanProgress) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:
+            next_s = time.monotonic() + SAID_EVERY_S
+            say(f"auto: {now.stage}, {now.done} of about {now.expected} runs")
+
+    return take
 
 
 def _with_auto(train: Callable[P, Result]) -> Callable[P, Result]:

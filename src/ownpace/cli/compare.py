@@ -96,7 +96,7 @@ def compare(
 
     Each run gets its own folder in --out, next to comparison.json and figure.png.
     """
-    from ownpace.run.names import label
+    from ownpace.run.saved import label
 
     show_logs(verbose)
     names = _names(algorithms)
@@ -200,7 +200,7 @@ def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_js
 
 
 def _names(text: str) -> list[str]:
-    from ownpace.run.names import label
+    from ownpace.run.saved import label
 
     names = [name.strip() for name in text.split(",") if name.strip()]
     # All names before any run: one that is misspelt is found at once.
@@ -225,7 +225,7 @@ def _seeds(text: str) -> list[int]:
 
 def _own(parameters: list[str] | None, name: str, names: list[str]) -> dict[str, str]:
     """The parameters meant for one of several algorithms: those that name it, as in stale.staleness=5."""
-    from ownpace.run.names import label
+    from ownpace.run.saved import label
 
     own = []
     for text in parameters or ():
@@ -248,7 +248,7 @@ def _name(summary: Summary, both: bool) -> str:
 
 def _folder_name(config: Config, seeds: list[int]) -> str:
     """The name of a run's folder."""
-    from ownpace.run.names import label
+    from ownpace.run.saved import label
 
     parts = [label(config.algorithm)]
     if config.engine == "virtual":

@@ -59,7 +59,7 @@ def measure(
     Then `ownpace plan --fleet fleet.toml` says which algorithm to take.
     """
     from ownpace.engines import is_main_process
-    from ownpace.measuring import check_free, measure_config
+    from ownpace.measuring import measure_config
 
     show_logs(verbose)
     config = given.config(None)
@@ -67,12 +67,18 @@ def measure(
     if not is_main_process():
         measure_config(config, workers=workers, seconds=seconds)
         return
-    if out is not None:
-        check_free(out, overwrite=overwrite)
-    if not console.is_terminal:  # where nothing moves
-        console.print(f"measuring for about {seconds:g} s …", highlight=False)
-    with console.status(f"measuring for about {seconds:g} s …"):
-        found = measure_config(config, workers=workers, seconds=seconds, out=out, overwrite=overwrite)
+    status = console.status("reading data")  # which is not shown where nothing moves
+
+    def on_start() -> None:
+        said = f"measuring for about {seconds:g} s …"
+        status.update(said)
+        if not console.is_terminal:
+            console.print(said, highlight=False)
+
+    with status:
+        found = measure_config(
+            config, workers=workers, seconds=seconds, out=out, overwrite=overwrite, on_start=on_start
+        )
     if as_json:
         typer.echo(json.dumps(found.as_dict() | {"fleet_file": None if out is None else str(out)}))
         return

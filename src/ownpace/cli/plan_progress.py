@@ -13,6 +13,9 @@ EVERY_S = 5.0
 """Between two lines, where nothing can be drawn over."""
 
 
+STARTING = "reading data"
+
+
 class Stages:
     """The stages of a plan, on standard error."""
 
@@ -28,10 +31,12 @@ class Stages:
             disable=not console.is_terminal,
         )
         self._bars: dict[str, TaskID] = {}
-        self._next_line_s = time.monotonic() + EVERY_S
+        self._began_s = time.monotonic()
+        self._next_line_s = self._began_s + EVERY_S
 
     def __enter__(self) -> Stages:
         self._progress.start()
+        self._bars[STARTING] = self._progress.add_task(STARTING, total=None)  # large data takes seconds
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -42,9 +47,12 @@ class Stages:
         if not self._console.is_terminal:
             if time.monotonic() >= self._next_line_s:
                 self._next_line_s = time.monotonic() + EVERY_S
-                line = f"{now.stage}: {now.done} of about {now.expected} runs"
+                line = f"{now.stage}: {now.done} of about {now.expected} runs, "
+                line += f"{time.monotonic() - self._began_s:.0f} s"
                 self._console.print(line, markup=False, highlight=False)
             return
+        if (starting := self._bars.pop(STARTING, None)) is not None:
+            self._progress.remove_task(starting)
         if now.stage not in self._bars:
             for stage, bar in self._bars.items():  # what came before is done, however many it took
                 done = self._progress.tasks[list(self._bars).index(stage)].completed

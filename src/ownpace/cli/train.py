@@ -54,7 +54,7 @@ def train(
     """
     from ownpace.engines import is_main_process
     from ownpace.run.again import started_again
-    from ownpace.run.names import label
+    from ownpace.run.saved import label
 
     show_logs(verbose)
     if insecure:  # of this start, not of the run: no configuration file should say it
@@ -134,7 +134,7 @@ def _run(
     """Run it with a bar that shows how far it is, and with other tools that listen."""
     from ownpace.cli.progress import Live
     from ownpace.run import execute
-    from ownpace.run.names import label
+    from ownpace.run.saved import label
 
     job = config.job(folder)  # first: bad input must not leave traces in other tools
     with others(config) as listeners, Live(Console(stderr=True), plain=plain) as live:

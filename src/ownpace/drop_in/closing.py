@@ -15,12 +15,16 @@ _TOO_MUCH = 2
 
 def last_line(summary: Summary, algorithm: Algorithm, num_workers: int) -> str:
     """The run in one line."""
-    of_class = (name for name, cls in ALGORITHMS.items() if cls is type(algorithm))
+    at_work = algorithm.at_work
+    of_class = (name for name, cls in ALGORITHMS.items() if cls is type(at_work))
+    name = next(of_class, summary.algorithm if at_work is algorithm else type(at_work).__name__)
+    if at_work is not algorithm:
+        name += f" (chosen by {type(algorithm).__name__.lower()})"
     workers = "1 worker" if num_workers == 1 else f"{num_workers} workers"
     samples = summary.update_samples
     most = "" if samples.max is None else f" (at most {samples.max:,})"
     return (
-        f"ownpace: {next(of_class, summary.algorithm)} on {workers}: {summary.samples:,} samples in "
+        f"ownpace: {name} on {workers}: {summary.samples:,} samples in "
         f"{summary.updates:,} updates of {samples.mean:,.0f} on average{most}, {summary.samples_per_s:,.0f} samples/s, "
         f"{100 * summary.share_of_limit:.0f} % of the sum of their paces"
     )
@@ -35,7 +39,7 @@ def warn_of_large_updates(summary: Summary, algorithm: Algorithm, batch_size: in
         batch_size: The most samples that the script has taken for one step.
         num_workers: How many there are.
     """
-    words = None
+    words, algorithm = None, algorithm.at_work
     if isinstance(algorithm, VaryingBatch):
         words = _of_varying(summary, algorithm, batch_size, num_workers)
     elif isinstance(algorithm, StrideSgd):

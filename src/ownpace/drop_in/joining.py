@@ -34,7 +34,8 @@ def join(
     """Join the other processes that torchrun started; alone, be a fleet of one.
 
     Args:
-        algorithm: A name (`ownpace list` describes them), `auto` (choose for me), or an algorithm of your own.
+        algorithm: A name (`ownpace list` describes them), `auto` (choose for me), or an algorithm of your own, or where
+            it is: `my.py:Patient`.
         parameters: Those of the algorithm of that name.
         servers: Where the algorithm has parameter servers: how many, on the first host; or the host of each.
         backend: `gloo` or `nccl` (None: nccl where every worker of a host has a GPU of its own).

@@ -14,7 +14,7 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, OwnpaceError, shown
 from ownpace.core.contract.events import Groups, Run
 from ownpace.core.contract.target import Goal
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn, samples_to_test
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.task import Task
@@ -106,9 +106,9 @@ class Job:
         """Samples between evaluations: forty a run, or four an epoch, but never more tests than training."""
         if self.eval_every is not None:
             return self.eval_every
-        num_test = len(as_samples(self.task.test_samples(), "test_samples()"))
+        num_test = len(samples_to_test(self.task))
         return max(
-            self.samples // 40 if self.samples else len(as_samples(self.task.train_samples(), "train_samples()")) // 4,
+            self.samples // 40 if self.samples else len(samples_to_learn(self.task)) // 4,
             num_test,
         )
 
@@ -216,8 +216,8 @@ class Job:
                 "make it smaller or leave it out"
             )
         num_train, num_test = (
-            len(as_samples(self.task.train_samples(), "train_samples()")),
-            len(as_samples(self.task.test_samples(), "test_samples()")),
+            len(samples_to_learn(self.task)),
+            len(samples_to_test(self.task)),
         )
         if not num_train or not num_test:
             raise InputError(
@@ -235,8 +235,8 @@ class Job:
 
     def _num_data(self) -> tuple[int, int]:
         """How many samples there are to train on, and to test on."""
-        train = as_samples(self.task.train_samples(), "train_samples()")
-        return len(train), len(as_samples(self.task.test_samples(), "test_samples()"))
+        train = samples_to_learn(self.task)
+        return len(train), len(samples_to_test(self.task))
 
     def _check_device(self) -> None:
         """Raise if gradients cannot be computed there."""

@@ -9,16 +9,25 @@ from torch import Tensor
 
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.augmented import TrainingSamples
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_test
 from ownpace.core.learning.flat import Buffers, FlatModel
 from ownpace.core.learning.optimizer import FlatOptimizer, OptimizerSpec
 from ownpace.core.learning.task import Samples, Score, Task
+from ownpace.engines.replayed import ReplayedGradients
 
 
 class RealLearning:
     """Real gradients of a real model, on any device."""
 
-    def __init__(self, task: Task, device: torch.device, autocast: torch.dtype | None = None, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        task: Task,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
+        *,
+        seed: int = 0,
+        graphs: bool = False,
+    ) -> None:
         self._task = task
         self._seed = seed
         self._model = FlatModel(task, device, autocast)
@@ -26,6 +35,7 @@ class RealLearning:
         self.layout = self._model.layout
         self.initial = self._model.initial
         self._model.module.train()
+        self._replayed = ReplayedGradients(self._model) if graphs else None
 
     # On first use: where a model is only evaluated, the training data is never moved to the device.
     @cached_property
@@ -34,7 +44,7 @@ class RealLearning:
 
     @cached_property
     def _test(self) -> Samples:
-        return as_samples(self._task.test_samples()).to(self._device)
+        return samples_to_test(self._task).to(self._device)
 
     def optimizer(self, spec: OptimizerSpec, shard: Shard) -> FlatOptimizer:
         like = self.initial[shard.start : shard.stop]
@@ -44,6 +54,9 @@ class RealLearning:
         return self._model.new_buffers()
 
     def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[list[Tensor], float]:
+        if self._replayed is not None and self._replayed.wants(len(indices)):
+            parts, loss = self._replayed.gradient(values, buffers, *self._train.pick(indices))
+            return parts, loss.item() * len(indices)
         self._model.bind(values, buffers)
         parts, loss = self._model.layer_gradients(*self._train.pick(indices))
         if buffers:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.job import Job, OnCheckpoint
@@ -22,7 +22,7 @@ def on_checkpoint(job: Job, layout: Layout) -> OnCheckpoint | None:
     # Under the same names, a user's own code may be another by the time that the run goes on.
     task = {
         "layers": [[layer.name, list(layer.shape)] for layer in layout.layers],
-        "train_samples": len(as_samples(job.task.train_samples())),
+        "train_samples": len(samples_to_learn(job.task)),
     }
     return lambda state: take({**state, _TASK: task})
 
@@ -44,7 +44,7 @@ def resumed(job: Job, layout: Layout) -> PlainState | None:
                 f"the checkpoint is of another model: it has {_named(before)} where this one has {_named(now)}; "
                 "use the model that it was made with, or begin a new run"
             )
-    num_before, num_now = task["train_samples"], len(as_samples(job.task.train_samples()))
+    num_before, num_now = task["train_samples"], len(samples_to_learn(job.task))
     if num_before != num_now:
         raise InputError(
             f"the checkpoint was made with {num_before:,} training samples, but there are {num_now:,}; "

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError, Interrupted
-from ownpace.core.learning.dataset_samples import Data, as_samples
+from ownpace.core.learning.dataset_samples import Data, samples_to_learn, samples_to_test
 from ownpace.core.learning.task import Score, Task, TensorSamples
 from ownpace.core.settings import positive
 from ownpace.engines import is_main_process, num_ranks, run_process
@@ -21,7 +21,8 @@ from ownpace.fleet import full_speed
 from ownpace.measuring.measured import Measured, Setting, check_free, measured
 from ownpace.measuring.probe import Findings, Probe
 from ownpace.run.config import Config
-from ownpace.run.names import label, task_of
+from ownpace.run.names import task_of
+from ownpace.run.saved import label
 
 SECONDS = 20.0
 LAST_S = 1e9
@@ -72,14 +73,19 @@ def measure_config(
     out: str | Path | None = None,
     overwrite: bool = False,
     on_progress: OnProgress | None = None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Measured:
-    """The same with the task, the batch size, the optimizer and the device of a run."""
+    """The same with the task, the batch size, the optimizer and the device of a run.
+
+    `on_start` is called once everything that was given is known to be right.
+    """
     positive(seconds=seconds, workers=workers, batch_size=config.batch_size)
     if out is not None and is_main_process():  # before a minute is spent
         check_free(out, overwrite=overwrite)
     with tempfile.TemporaryDirectory(prefix="ownpace-") as folder:
         report = Path(folder) / "found.json"
         job = _job(config, workers, seconds, report)
+        on_start()
         outcome = run_process(job, _ignore, on_progress)
         if isinstance(outcome.error, Interrupted):
             raise Interrupted("interrupted; nothing was measured, and nothing written")
@@ -97,7 +103,7 @@ def measure_config(
 def _job(config: Config, workers: int | None, seconds: float, report: Path) -> Job:
     """The run that measures."""
     task = task_of(config.task, config.model, config.task_parameters)
-    sizes = sizes_around(config.batch_size, len(as_samples(task.train_samples(), "train_samples()")))
+    sizes = sizes_around(config.batch_size, len(samples_to_learn(task)))
     ranks = num_ranks()
     if ranks is not None and workers not in (None, ranks):
         raise InputError(
@@ -138,11 +144,11 @@ class OneTest(Task):
 
     def train_samples(self) -> Data:
         """The task's own."""
-        return as_samples(self.task.train_samples())
+        return samples_to_learn(self.task)
 
     def test_samples(self) -> Data:
         """The first."""
-        inputs, targets = as_samples(self.task.test_samples(), "test_samples()").pick(torch.zeros(1, dtype=torch.long))
+        inputs, targets = samples_to_test(self.task).pick(torch.zeros(1, dtype=torch.long))
         return TensorSamples(inputs, targets)
 
     def objective(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

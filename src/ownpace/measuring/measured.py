@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from ownpace.core.contract.errors import InputError
@@ -10,7 +10,7 @@ from ownpace.core.whole_file import write_text
 from ownpace.fleet import Fleet, Machine, Network
 from ownpace.fleet.network import LONGEST_NAME
 from ownpace.fleet.write import fleet_to_toml
-from ownpace.measuring.fit import PaceFit, pace_of
+from ownpace.measuring.fit import pace_of
 from ownpace.measuring.probe import Findings, WorkerTimes
 
 ALIKE = 1.15
@@ -137,7 +137,7 @@ def measured(setting: Setting, findings: Findings) -> Measured:
 
 
 def _classes(findings: Findings, batch_size: int) -> tuple[MachineClass, ...]:
-    took = [_batch_s(times, batch_size) for times in findings.workers]
+    took = [times.seconds(batch_size) for times in findings.workers]
     groups: list[list[int]] = []
     for rank in sorted(range(len(took)), key=lambda rank: took[rank]):
         # Beside the fastest of its class: beside the one before, a long row of machines would all be one class.
@@ -150,19 +150,11 @@ def _classes(findings: Findings, batch_size: int) -> tuple[MachineClass, ...]:
 
 def _class(name: str, ranks: list[int], findings: Findings, batch_size: int) -> MachineClass:
     rows = [findings.workers[rank] for rank in ranks]
-    means = [sum(column) / len(rows) for column in zip(*(_row(each) for each in rows), strict=True)]
+    means = [sum(column) / len(rows) for column in zip(*map(astuple, rows), strict=True)]
     times = WorkerTimes(*means)
     hosts = tuple(dict.fromkeys(findings.hosts[rank] for rank in ranks))
-    batch_s = _batch_s(times, batch_size)
+    batch_s = times.seconds(batch_size)
     return MachineClass(name, hosts, tuple(ranks), times, batch_s, batch_size / batch_s)
-
-
-def _row(times: WorkerTimes) -> tuple[float, ...]:
-    return tuple(asdict(times).values())
-
-
-def _batch_s(times: WorkerTimes, samples: int) -> float:
-    return PaceFit(times.s_per_batch, times.s_per_sample, times.jitter, 0.0).seconds(samples)
 
 
 def _names(findings: Findings, groups: list[list[int]]) -> list[str]:

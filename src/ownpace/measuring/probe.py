@@ -21,9 +21,9 @@ import torch
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Worker
 from ownpace.core.contract.values import Gradient
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn
 from ownpace.core.learning.task import Task
-from ownpace.measuring.fit import fit_pace
+from ownpace.measuring.fit import PaceFit, fit_pace
 from ownpace.measuring.links import Links, measure_links, settle, timed
 
 COMPUTING, STEPPING, LINKS = 0.6, 0.15, 0.25
@@ -36,13 +36,9 @@ _HOST_BYTES = 64
 
 
 @dataclass(frozen=True)
-class WorkerTimes:
+class WorkerTimes(PaceFit):
     """What was found of one worker."""
 
-    s_per_batch: float
-    s_per_sample: float
-    jitter: float
-    uncertainty: float
     load_s_per_sample: float
     """Of reading samples alone, which is part of `s_per_sample`."""
     s_per_update: float
@@ -131,7 +127,7 @@ class Probe(Algorithm):
         """How long it takes to read a sample, as part of a batch."""
         if self.task is None:
             return 0.0
-        samples = as_samples(self.task.train_samples())
+        samples = samples_to_learn(self.task)
         size = min(max(self.sizes), len(samples))
         took = []
         for attempt in range(4):

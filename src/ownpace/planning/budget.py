@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn, samples_to_test
 from ownpace.core.learning.task import Task
 from ownpace.planning.candidates import Candidate
 from ownpace.planning.timing import Timing
@@ -70,9 +70,13 @@ def budget_for(
         seconds: What the plan may take.
         num_processes: How many there are to share the work.
     """
-    num_train = len(as_samples(task.train_samples()))
-    num_test = min(MOST_TESTED, len(as_samples(task.test_samples())))
-    sample_s = min(each.cpu_s / max(1, each.points[-1].samples if each.points else 1) for each in tried)
+    num_train = len(samples_to_learn(task))
+    num_test = min(MOST_TESTED, len(samples_to_test(task)))
+    # Without a limit, the same plan on a machine that is busy today; with one, what fits the time.
+    sample_s = min(
+        (each.cpu_s if seconds is None else each.wall_s) / max(1, each.points[-1].samples if each.points else 1)
+        for each in tried
+    )
     available_s = USED * num_processes * (USUAL_S if seconds is None else seconds)
     affordable = available_s / sample_s / (RUNS_EACH * num_searches)
     per_update = timing.samples_per_update

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ownpace.algorithms import ALGORITHMS
 from ownpace.core.contract.errors import InputError, unknown
 from ownpace.fleet import Fleet
-from ownpace.run.names import label
+from ownpace.run.saved import label
 
 SAME_UPDATES = ("balanced", "sync", "layered")
 """These make the same updates, only at other times: what is learnt of one holds for all. The first is the fastest where

@@ -10,7 +10,8 @@ from ownpace.core.learning.task import Task
 from ownpace.fleet import Fleet, Machine, Network
 from ownpace.run import Config
 from ownpace.run.config import help_of
-from ownpace.run.names import CannotBeNamedError, label, name_of
+from ownpace.run.names import CannotBeNamedError, name_of
+from ownpace.run.saved import label
 
 _OF_THE_CHOICE = (
     "algorithm",

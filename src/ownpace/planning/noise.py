@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.learning.augmented import TrainingSamples
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.task import Task
 
@@ -61,7 +61,7 @@ def measured_noise(task: Task, model: Mapping[str, Tensor], batch_size: int, *, 
     flat.module.load_state_dict(dict(model))
     flat.module.train()
     train = TrainingSamples(task.train_samples(), seed)
-    num_train = len(as_samples(task.train_samples()))
+    num_train = len(samples_to_learn(task))
     each = max(1, min(batch_size, num_train // _NUM_BATCHES))
     num = min(_NUM_BATCHES, num_train // each, _MOST_BYTES // (4 * max(1, flat.layout.size)))
     if num < 2:

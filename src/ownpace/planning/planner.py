@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ownpace.core.contract.errors import InputError, Interrupted
@@ -17,13 +17,15 @@ from ownpace.core.learning.task import Task
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.planning.budget import Budget, budget_for, probes
 from ownpace.planning.candidates import candidates, with_same_updates
-from ownpace.planning.driving import Asks, T, asked, drive
+from ownpace.planning.deadlines import Deadlines
+from ownpace.planning.driving import asked
 from ownpace.planning.halving import octaves
 from ownpace.planning.pool import Pool, open_pool
-from ownpace.planning.progress import OnPlanProgress, PlanProgress
+from ownpace.planning.progress import OnPlanProgress
 from ownpace.planning.ranking import Known, finished_plan
 from ownpace.planning.results import Plan
-from ownpace.planning.study import Studied, Terms, confirmed, elsewhere, find_target, study, timed
+from ownpace.planning.stage_driver import StageDriver
+from ownpace.planning.study import FINALISTS, Studied, Terms, confirmed, elsewhere, find_target, study, timed
 from ownpace.planning.trial import for_trials
 from ownpace.planning.what_if import by_default, imagined
 from ownpace.run import Config
@@ -38,6 +40,7 @@ CLOSE = 1.3
 FIRST_GRID = {"sgd": (0.125, 4, 3)}
 OTHER_GRID = (0.002, 4, 3)
 """Where the first search begins, and octaves below and above: of SGD, and of optimizers that scale their steps."""
+LEARNING, BY_SPEED = "learning rates", "not searched, so all are ranked by speed alone"
 MOST_ASKED = 4
 """Of the ranking, so many are timed on other fleets: another fleet may have another first."""
 
@@ -76,12 +79,13 @@ def plan(
     >>> plan(Config(task=Blobs()), "4,1", timing_only=True, what_if=(), processes=1).ranking[0].share_of_limit > 0.9
     True
     """
-    planner, began = _Planner(config, fleet, algorithms, what_if, seconds, tuple(seeds), on_progress), time.monotonic()
+    began = time.monotonic()
+    planner = _Planner(config, fleet, algorithms, what_if, seconds, tuple(seeds), on_progress)
     with open_pool(planner.base, processes) as pool:
         try:
             planner.find_speeds(pool)
             if not timing_only:
-                planner.learn(pool, began)
+                planner.learn(pool)
             planner.imagine(pool)
         except KeyboardInterrupt:
             planner.interrupt()
@@ -101,6 +105,7 @@ class _Planner:
         seeds: tuple[int, ...],
         on_progress: OnPlanProgress | None,
     ) -> None:
+        began = time.monotonic()  # before data is read
         given = fleet if fleet is not None else config.fleet or default_fleet()
         machines = given if isinstance(given, Fleet) else read_fleet(given)
         if not machines.paced:
@@ -117,12 +122,14 @@ class _Planner:
         job = self.base.job()
         self._job_task: Task = job.task
         self._own_lr = job.optimizer.lr  # of an optimizer that Python gave: it has a rate of its own
-        self._seeds, self._seconds, self._on_progress = seeds, seconds, on_progress
+        self._seeds, self._seconds = seeds, seconds
         entered, left_out = candidates(machines, algorithms)
         self._candidates = {candidate.algorithm: candidate for candidate in entered}
         self.known = Known(config=replace(config, fleet=given), fleet=machines, left_out=left_out)
         self.known.candidates = self._candidates
         self.known.questions = tuple(other.name for other in self._others)
+        self._deadlines = Deadlines(began, seconds, bool(self._others))
+        self._driver = StageDriver(self.known.counts, self.known.uncertain, on_progress)
 
     def interrupt(self) -> None:
         """End with what is known by now."""
@@ -143,7 +150,7 @@ class _Planner:
                 self.known.left_out[name] = str(error)
                 del self._candidates[name]
         searches = {name: timed(self.base, candidate, num) for name, candidate in self._candidates.items()}
-        found = self._drive("speeds", searches, pool, len(searches))
+        found = self._driver.drive("speeds", searches, pool, len(searches))
         for name, timing in found.items():
             if timing.samples_per_s > 0:
                 self.known.timings[name] = timing
@@ -151,7 +158,7 @@ class _Planner:
                 self.known.left_out[name] = "it makes no update on this fleet"
                 del self._candidates[name]
 
-    def learn(self, pool: Pool, began: float) -> None:
+    def learn(self, pool: Pool) -> None:
         """Search learning rates, and take times to the target."""
         known = self.known
         first, others = self._order()
@@ -163,21 +170,21 @@ class _Planner:
         level, by_loss = self._wanted()
         terms = Terms(level, budget.samples, None, self._seeds, budget.num_test, by_loss=by_loss, noise=True)
         total = budget.runs_each * (2 + len(others))
-        pilot = self._search_first(pool, first, terms, total)
+        pilot = self._search_first(pool, first, terms, total, self._deadlines.first_search)
         if pilot is None or pilot.level is None or pilot.mean_s is None:
-            known.uncertain.append(f"{first} learnt nothing in {budget.samples:,} samples: ranked by speed alone")
+            if not self._deadlines.is_past(self._deadlines.first_search):  # else that has been said
+                known.uncertain.append(f"{first} learnt nothing in {budget.samples:,} samples: ranked by speed alone")
             return
         known.level = pilot.level
-        deadline = None if self._seconds is None else began + 0.9 * self._seconds
         limit = replace(terms, level=pilot.level, seconds=GIVEN_UP * pilot.mean_s, noise=False)
         num = len(known.fleet.workers)
         grids = {name: octaves(self._candidates[name].guess(pilot.lr, num), 2, 2) for name in others}
         if not isinstance(self.base.optimizer, str):
             grids = {name: [self._own_lr] for name in others}
-        self._study(pool, dict.fromkeys(others, limit), grids, total, deadline)
-        self._confirm(pool, limit, total)
+        self._study(pool, dict.fromkeys(others, limit), grids, total, self._deadlines.searches)
+        self._confirm(pool, limit, total, self._deadlines.more_seeds)
 
-    def _confirm(self, pool: Pool, terms: Terms, total: int) -> None:
+    def _confirm(self, pool: Pool, terms: Terms, total: int, deadline: float | None) -> None:
         """Run those that are close to the first with as many seeds again."""
         known, beyond = self.known, max(self._seeds) + 1
         again = replace(terms, seconds=None, seeds=tuple(range(beyond, beyond + len(self._seeds))))
@@ -186,13 +193,19 @@ class _Planner:
             for name in known.close_to_first(CLOSE)
         }
         if len(searches) > 1:
-            self._drive("learning rates", searches, pool, total, None, known.studied.__setitem__)
+            found = known.studied.__setitem__
+            missed = "not run with more seeds"
+            self._driver.drive(LEARNING, searches, pool, total, deadline=deadline, on_found=found, missed=missed)
 
-    def _search_first(self, pool: Pool, first: str, terms: Terms, total: int) -> Studied | None:
-        """The first search: to the target that is wanted, or to one that can be reached."""
+    def _search_first(self, pool: Pool, first: str, terms: Terms, total: int, deadline: float | None) -> Studied | None:
+        """The first search: to the target that is wanted, or to one that can be reached; None: the time was up, or
+        there is none.
+        """
         known, grid = self.known, self._first_grid()
         if terms.level is not None:
-            pilot = self._study(pool, {first: terms}, {first: grid}, total)[first]
+            pilot = self._study(pool, {first: terms}, {first: grid}, total, deadline, BY_SPEED).get(first)
+            if pilot is None:
+                return None
             if pilot.mean_s is not None:
                 known.noise = pilot.noise
                 return pilot
@@ -202,13 +215,14 @@ class _Planner:
             )
         candidate, timing = self._candidates[first], known.timings[first]
         asks = find_target(self.base, candidate, timing, grid, replace(terms, level=None))
-        target = self._drive("learning rates", {first: asks}, pool, total)[first]
-        if target.level is None:
+        target = self._driver.drive(LEARNING, {first: asks}, pool, total, deadline=deadline, missed=BY_SPEED).get(first)
+        if target is None or target.level is None:
             return None
         known.noise = target.noise
         # Whatever gets there first has a higher rate than what gets furthest.
         grid = grid if len(grid) == 1 else octaves(target.lr, 1, 3)
-        return self._study(pool, {first: replace(terms, level=target.level, noise=False)}, {first: grid}, total)[first]
+        again = replace(terms, level=target.level, noise=False)
+        return self._study(pool, {first: again}, {first: grid}, total, deadline, BY_SPEED).get(first)
 
     def imagine(self, pool: Pool) -> None:
         """See what other fleets would do, with the first of the ranking at rates near theirs."""
@@ -223,7 +237,7 @@ class _Planner:
             num_test = known.budget.num_test
             by_loss = self._wanted()[1]
             terms = Terms(known.level, 2 * samples, limit_s, self._seeds, num_test, num_workers=now, by_loss=by_loss)
-        searches = {}
+        searches, expected = {}, 0
         for other in self._others:
             num, now = len(other.fleet.workers), len(known.fleet.workers)
             factors = (
@@ -231,8 +245,10 @@ class _Planner:
             )
             base = replace(self.base, fleet=other.fleet)
             searches[other.name] = elsewhere(base, wanted, terms, factors, num)
-        self._drive(
-            "what if", searches, pool, (6 + 2 * len(self._seeds)) * len(searches), None, known.others.__setitem__
+            expected += len(wanted) + (0 if terms is None else FINALISTS * len(factors) * len(self._seeds))
+        found = known.others.__setitem__
+        self._driver.drive(
+            "what if", searches, pool, expected, deadline=self._deadlines.end, on_found=found, missed="not answered"
         )
 
     def _order(self) -> tuple[str, list[str]]:
@@ -244,7 +260,7 @@ class _Planner:
 
     def _budget(self, pool: Pool, first: str, others: Sequence[str]) -> Budget:
         trials = probes(self.base, self._candidates[first], len(self.known.fleet.workers))
-        tried = self._drive("learning rates", {"": asked(trials)}, pool, len(trials))[""]
+        tried = self._driver.drive(LEARNING, {"": asked(trials)}, pool, len(trials))[""]
         config, timing = self.known.config, self.known.timings[first]
         return budget_for(config, self._job_task, tried, timing, 1 + len(others), self._seconds, pool.num)
 
@@ -266,35 +282,13 @@ class _Planner:
         terms: Mapping[str, Terms],
         grids: Mapping[str, Sequence[float]],
         total: int,
-        deadline: float | None = None,
+        deadline: float | None,
+        missed: str = "not searched",
     ) -> dict[str, Studied]:
         known = self.known
         searches = {
             name: study(self.base, self._candidates[name], known.timings[name], grids[name], terms[name])
             for name in terms
         }
-        return self._drive("learning rates", searches, pool, total, deadline, known.studied.__setitem__)
-
-    def _drive(
-        self,
-        stage: str,
-        searches: Mapping[str, Asks[T]],
-        pool: Pool,
-        expected: int,
-        deadline: float | None = None,
-        on_found: Callable[[str, T], None] = lambda name, found: None,
-    ) -> dict[str, T]:
-        counts = self.known.counts
-
-        def on_trial() -> None:
-            counts[stage] = counts.get(stage, 0) + 1
-            if self._on_progress is not None:
-                self._on_progress(PlanProgress(stage, counts[stage], max(expected, counts[stage])))
-
-        def go_on() -> bool:
-            return deadline is None or time.monotonic() < deadline
-
-        found = drive(searches, pool, on_trial, go_on, on_found)
-        for name in searches.keys() - found.keys():
-            self.known.uncertain.append(f"{name} was not searched: the time was up")
-        return found
+        found = known.studied.__setitem__
+        return self._driver.drive(LEARNING, searches, pool, total, deadline=deadline, on_found=found, missed=missed)

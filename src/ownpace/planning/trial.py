@@ -16,7 +16,7 @@ import torch
 
 from ownpace.core.contract.errors import Interrupted, OwnpaceError
 from ownpace.core.contract.events import Evaluation, Event
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_test
 from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.engines import ENGINES
 from ownpace.fleet import Fleet
@@ -76,6 +76,8 @@ class Tried:
     cpu_s: float
     """What it cost."""
     noise: NoiseScale | None = None
+    wall_s: float = 0.0
+    """How long it took, next to whatever else runs here."""
 
     def reached_s(self, level: float) -> float | None:
         """When the score was there, with all evaluations that make sure of it; None: never."""
@@ -120,6 +122,7 @@ class Tried:
             timing,
             cast(float, content["cpu_s"]),
             None if noise is None else NoiseScale(**noise),
+            cast(float, content["wall_s"]),
         )
 
 
@@ -140,7 +143,7 @@ def reached(points: Sequence[CurvePoint], level: float) -> CurvePoint | None:
 
 def try_out(trial: Trial) -> Tried:
     """Carry out a trial. An error of the run itself is part of the outcome; bad input raises."""
-    began = time.process_time()
+    began, wall_began = time.process_time(), time.monotonic()
     job = trial.config.job()
     if trial.num_test is not None:
         job = replace(job, task=with_fewer_tests(job.task, trial.num_test))
@@ -159,7 +162,8 @@ def try_out(trial: Trial) -> Tried:
     if trial.noise and outcome.model:
         noise = measured_noise(job.task, outcome.model, job.batch_size, seed=job.seed)
     reason, message = _reason(outcome.error)
-    return Tried(tuple(points), reason, message, watch.timing(), time.process_time() - began, noise)
+    cpu_s, wall_s = time.process_time() - began, time.monotonic() - wall_began
+    return Tried(tuple(points), reason, message, watch.timing(), cpu_s, noise, wall_s)
 
 
 _ENOUGH = "known well enough"
@@ -208,7 +212,7 @@ def for_trials(config: Config, fleet: Fleet) -> Config:
 
 def with_fewer_tests(task: Task, most: int) -> Task:
     """The same task, tested with so many of its test samples at most, always the same: evaluations are many here."""
-    every = as_samples(task.test_samples())
+    every = samples_to_test(task)
     if len(every) <= most:
         return task
     # Evenly spread over all of them: files are often sorted.

@@ -19,10 +19,10 @@ from ownpace.run.comparison import Comparison
 from ownpace.run.config import Config, help_of
 from ownpace.run.fields import types_of
 from ownpace.run.hooks import OnEvent
-from ownpace.run.names import label
 from ownpace.run.place import COMPARISON, check_comparison, check_run
 from ownpace.run.result import Result, load_result
 from ownpace.run.resume import find_resumption
+from ownpace.run.saved import label
 from ownpace.run.watching import Watching
 from ownpace.tasks import TASKS
 

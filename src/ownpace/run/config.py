@@ -82,7 +82,9 @@ class Config:
     batch_size: Annotated[int, Help("Samples of each worker per update.", LEARN)] = 32
     micro_batch: Annotated[int | None, Help("Samples per gradient computation at most (default: all).", LEARN)] = None
     optimizer: Annotated[str | Build, Help(f"The optimizer: {_names(OPTIMIZERS)}.", LEARN)] = "sgd"
-    lr: Annotated[float | None, Help("Learning rate (default: the task's; with momentum, less).", LEARN)] = None
+    lr: Annotated[
+        float | None, Help("Learning rate (default: the task's; with momentum, less; with acco, more).", LEARN)
+    ] = None
     momentum: Annotated[float | None, Help("Momentum (sgd, rmsprop; default: the task's, for sgd).", LEARN)] = None
     nesterov: Annotated[bool, Help("Nesterov's momentum (sgd).", LEARN)] = False
     weight_decay: Annotated[float, Help("Weight decay.", LEARN)] = 0.0
@@ -201,7 +203,8 @@ class Config:
         """
         from ownpace.engines import Job
         from ownpace.run.learning import num_samples, optimizer_spec
-        from ownpace.run.names import algorithm_of, label, task_of
+        from ownpace.run.names import algorithm_of, task_of
+        from ownpace.run.saved import label
 
         if self.log_files and out is None:
             raise InputError("log_files needs a folder to write to; name it with out, or leave log_files out")
@@ -211,13 +214,14 @@ class Config:
         positive(checkpoints_kept=self.checkpoints_kept)
         same: dict[str, Any] = {name: getattr(self, name) for name in shared_with_job()}
         samples = num_samples(self, task)
+        algorithm = algorithm_of(self.algorithm, self.parameters)
         same["checkpoint_every"] = self.checkpoint_every or None  # with 0, nobody takes checkpoints
         return Job(
             **same,
-            algorithm=algorithm_of(self.algorithm, self.parameters),
+            algorithm=algorithm,
             task=task,
             fleet=fleet,
-            optimizer=optimizer_spec(self, task, samples),
+            optimizer=optimizer_spec(self, algorithm, task, samples),
             samples=samples,
             labels={
                 "algorithm": label(self.algorithm),

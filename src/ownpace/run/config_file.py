@@ -16,9 +16,9 @@ from ownpace.core.own_code import digest_in_use, digest_now
 from ownpace.core.version import __version__
 from ownpace.fleet import Fleet, fleet_from
 from ownpace.run.names import CannotBeNamedError, name_of, recipe_of
+from ownpace.run.saved import MOST_BYTES
 
 FORMAT = 1
-MOST_BYTES = 1 << 27
 _OBJECT, _WHY = "object", "cannot_be_saved_because"
 _CODE = "code"
 _NAMED = ("algorithm", "task", "optimizer")

@@ -16,9 +16,8 @@ from ownpace.core.contract.event_file import EVENTS, checked_event
 from ownpace.core.contract.events import Evaluation
 from ownpace.fleet import fleet_from
 from ownpace.run.config import CONFIG
-from ownpace.run.config_file import MOST_BYTES
-from ownpace.run.names import label
 from ownpace.run.place import SUMMARY, is_run
+from ownpace.run.saved import MOST_BYTES, label
 
 MOST_DEPTH, MOST_RUNS = 3, 2000
 _TAIL_BYTES = 1 << 16

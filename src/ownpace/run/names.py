@@ -21,6 +21,7 @@ from ownpace.core.learning.optimizer import Build
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import build, values_of
 from ownpace.run import own
+from ownpace.run.saved import label
 from ownpace.tasks import build_task, make_task
 
 T = TypeVar("T")
@@ -102,15 +103,6 @@ def _is_own(given: str, what: str, base: type) -> bool:
 
 def _is_made_from_fields(found: object, base: type) -> TypeGuard[Any]:
     return isinstance(found, type) and issubclass(found, base) and is_dataclass(found) and not inspect.isabstract(found)
-
-
-def label(thing: object) -> str:
-    """What to call a thing, or the thing of that name, in records and folders.
-
-    >>> label("sync"), label("mymodule:Outer.Patient")
-    ('sync', 'Patient')
-    """
-    return thing.replace(":", ".").rsplit(".", 1)[-1] if isinstance(thing, str) else type(thing).__name__
 
 
 def name_of(thing: object) -> str:

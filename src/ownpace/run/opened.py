@@ -16,9 +16,8 @@ from ownpace.fleet import Fleet, fleet_from
 from ownpace.report.digest import digest
 from ownpace.report.page import PageRun
 from ownpace.run.config import CONFIG
-from ownpace.run.config_file import MOST_BYTES
 from ownpace.run.place import COMPARISON
-from ownpace.run.resume import saved_content
+from ownpace.run.saved import MOST_BYTES, saved_content
 
 MOST_FOUND = 1000
 """Runs in one folder."""

@@ -21,6 +21,7 @@ from ownpace.run.checkpoints import Checkpoints, readable, samples_of
 from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import Position
 from ownpace.run.place import CHECKPOINTS, SUMMARY
+from ownpace.run.saved import saved_content
 
 CHANGEABLE = (
     "fleet", "samples", "epochs", "seconds", "device", "log_files", "checkpoint_every", "checkpoints_kept",
@@ -158,15 +159,6 @@ def _check_same_run(checkpoint: Path, file: StateFile, config: Path) -> None:
                 f"{checkpoint} is of another run: its {name} was {_brief(value)}, but {config} says "
                 f"{_brief(described.get(name))}; put the right one back, or begin a new run"
             )
-
-
-def saved_content(path: Path) -> dict[str, object]:
-    """What a JSON file of the run holds."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    return content if isinstance(content, dict) else {}
 
 
 def _with_changes(run: Path, changes: Mapping[str, object]) -> Config:

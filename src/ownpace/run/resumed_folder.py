@@ -21,7 +21,8 @@ from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import EventLog, Position
 from ownpace.run.folder import save_result
 from ownpace.run.place import CHECKPOINTS, SUMMARY, check_run
-from ownpace.run.resume import Resumption, saved_content, saved_fields
+from ownpace.run.resume import Resumption, saved_fields
+from ownpace.run.saved import saved_content
 from ownpace.run.waiting_folder import settle_abandoned
 
 _logger = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from ownpace.fleet import fleet_from
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.run.checkpoints import Checkpoints, samples_of
 from ownpace.run.config import CONFIG
-from ownpace.run.names import label
-from ownpace.run.resume import saved_content
+from ownpace.run.saved import label, saved_content
 
 
 @dataclass(frozen=True)

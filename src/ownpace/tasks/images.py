@@ -158,7 +158,7 @@ class Mnist(IdxTask):
     """70,000 handwritten digits of 28×28 pixels"""
 
     model_name: str = "mlp"
-    defaults: ClassVar = Defaults(lr=0.1, epochs=5, target=0.96)
+    defaults: ClassVar = Defaults(lr=0.1, epochs=8, target=0.96)
     mean: ClassVar = 0.1307
     std: ClassVar = 0.3081
     source: ClassVar = DataFiles(
@@ -179,6 +179,7 @@ class FashionMnist(IdxTask):
     """70,000 greyscale images of clothes, 28×28 pixels"""
 
     model_name: str = "mlp"
+    defaults: ClassVar = Defaults(lr=0.1, epochs=10, target=0.85)
     mean: ClassVar = 0.2860
     std: ClassVar = 0.3530
     source: ClassVar = DataFiles(
@@ -235,6 +236,7 @@ class Cifar10(CifarTask):
     """60,000 colour images of 32×32 pixels in ten classes"""
 
     model_name: str = "cnn"
+    defaults: ClassVar = Defaults(lr=0.1, epochs=10, target=0.65)
     num_labels: ClassVar = 1
     # Of the training pixels of each channel, in bytes, as usual for CIFAR-10.
     mean: ClassVar = (125.3, 123.0, 113.9)

@@ -16,6 +16,13 @@ from ownpace.core.learning.sampling import Permutations
 from ownpace.core.learning.seeds import Purpose
 from ownpace.core.learning.task import Samples, Task, TensorSamples
 
+MOST = 1000
+"""How often the rarest sample of one update can be in it: others without a bound go on while one machine pauses.
+
+Fractions with smaller denominators are further from each other than half of one by this, and numbers of single
+precision that are in such a proportion are nearer.
+"""
+
 
 class SampleCounters(nn.Module):
     """Two layers, so that two servers can share them, each with a number for every sample."""
@@ -70,9 +77,9 @@ def _counts(gradient: Tensor) -> Tensor:
     if not len(learnt):
         return torch.zeros_like(gradient)
     ratios = gradient.double() / learnt.min().double()
-    for fewest in range(1, 1000):  # while one machine pauses, others without a bound learn the same samples often
+    for fewest in range(1, MOST):
         counts = (fewest * ratios).round()
-        if (counts - fewest * ratios).abs().max() < 0.01:
+        if (counts - fewest * ratios).abs().max() < 0.5 / MOST:
             return counts.to(gradient.dtype)
     raise AssertionError("these are no counts of samples")
 

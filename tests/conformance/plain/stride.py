@@ -30,7 +30,11 @@ class Alone:
         """Samples made while each sum so far was under way."""
         self.hides = False
         """Whether a sum was hidden so far."""
-        self._setting, self._rank, self._data = setting, rank, data
+        self.late = False
+        """Whether the last sum was not there after one step."""
+        self.missed = 0.0
+        """Samples that it could have made while it waited for the last sum."""
+        self.rank, self._setting, self._data = rank, setting, data
         self._sgd = Sgd(setting)
 
     @property
@@ -40,7 +44,7 @@ class Alone:
     def step(self, size: int | None = None) -> None:
         setting = self._setting
         size = size or setting.batch_size
-        inputs = self._data.take(self._rank, size)
+        inputs = self._data.take(self.rank, size)
         done = min(1.0, self.heard / setting.samples)
         scale = 0.5 * (1 + math.cos(math.pi * done)) if setting.cosine else 1.0
         after = self._sgd.moved(self.at, gradient_sum(self.at, inputs) / size, scale)
@@ -48,7 +52,7 @@ class Alone:
         self.at = after
         self.count += 1
         self.samples += size
-        self.now = setting.when_computed(self._rank, self.now, size)
+        self.now = setting.when_computed(self.rank, self.now, size)
 
     def hand_in(self) -> tuple[Tensor, int, float]:
         handed = self.progress, self.samples, self.now
@@ -62,6 +66,7 @@ def strides(
     *,
     max_batch: int | None = None,
     warmup: int = 0,
+    max_wait: float = 0.05,
     outer_lr: float = 1.0,
     outer_momentum: float = 0.0,
 ) -> Result:
@@ -73,6 +78,7 @@ def strides(
     for worker in workers:
         worker.step()
     handed, stale = [worker.hand_in() for worker in workers], False
+    wait, told = Wait(max_wait), [(False, 0.0)] * len(workers)
     while True:
         arrival = max(now for _, _, now in handed) + setting.ring_seconds
         whole = sum(count for _, count, _ in handed)
@@ -84,8 +90,9 @@ def strides(
         last = samples >= setting.samples
         bounds = lengths(setting, steps, max_batch, by_pace=len(made) > 0)
         for worker, (least, most) in zip(workers, bounds, strict=True):
-            if not last and len(made) >= warmup:
+            if not last and len(made) >= warmup and not wait.is_on:
                 go_on_alone(worker, arrival, usual(worker, least, most))
+            worker.missed = max(0.0, arrival - worker.now) * setting.paces[worker.rank]
             worker.now = max(worker.now, arrival)
             worker.heard = samples + whole
             worker.at = x - worker.progress
@@ -93,6 +100,8 @@ def strides(
         made.append(Step(min(worker.now for worker in workers), whole, int(stale), loss(x)))
         if last:
             break
+        wait.hear(all(late for late, _ in told), sum(missed for _, missed in told), whole)
+        told = [(worker.late, worker.missed) for worker in workers]
         # A round whose first step was made before this sum came is one update late when it is applied.
         stale = any(worker.count for worker in workers)
         for worker, (least, _) in zip(workers, lengths(setting, steps, max_batch, by_pace=True), strict=True):
@@ -100,6 +109,29 @@ def strides(
                 worker.step()
         handed = [worker.hand_in() for worker in workers]
     return Result(x, made)
+
+
+class Wait:
+    """Whether all wait for the sum under way: tried from the fourth sum on, and kept up while it is cheap."""
+
+    def __init__(self, most: float) -> None:
+        self.is_on = False
+        self._most = most
+        self._sums, self._next = 0, 4
+        self._since = 0
+        self._dear: list[bool] = []
+
+    def hear(self, all_late: bool, missed: float, whole: int) -> None:
+        """A sum has come, with what all workers told of the one before it."""
+        self._sums += 1
+        if self.is_on:
+            # The first that was waited for is told of by the sum after it, and does not count.
+            if self._sums > self._since + 2:
+                self._dear.append(missed / (missed + whole) > self._most)
+            if sum(self._dear[-3:]) >= 2:
+                self.is_on, self._next = False, self._sums + 200
+        elif self._most and self._sums >= self._next and not all_late:
+            self.is_on, self._since, self._dear = True, self._sums, []
 
 
 def lengths(setting: Setting, steps: int, max_batch: int | None, *, by_pace: bool) -> list[tuple[float, float]]:
@@ -125,10 +157,12 @@ def go_on_alone(worker: Alone, arrival: float, most: float) -> None:
     # Alone, a sum takes no time; still it is not there at the very moment that it is asked for.
     while worker.now <= arrival:
         if worker.samples + worker.size > most:
+            worker.late = True
             # It would have been more. As long as all were so, the last one counts alone: they are ever longer.
             worker.needed = [*worker.needed, 2 * worker.samples] if worker.hides else [8 * worker.samples]
             return
         worker.step()
+    worker.late = worker.count > 1
     worker.needed = [*(worker.needed if worker.hides else ()), worker.samples]
     worker.hides = True
 

@@ -6,37 +6,25 @@ import dataclasses
 import warnings
 
 import pytest
+from tests.summaries import plain_but
 
 from ownpace import make_algorithm
 from ownpace.algorithms.pace import PaceSgd
+from ownpace.auto.looking import Auto
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Worker
 from ownpace.drop_in.closing import last_line, warn_of_large_updates
-from ownpace.report.summary import Staleness, Summary, UpdateSamples
+from ownpace.report.summary import Summary, UpdateSamples
 
 
 def ended(largest: int | None) -> Summary:
-    return Summary(
+    return plain_but(
         algorithm="PaceSgd",
-        engine="process",
-        task="",
-        model="Net",
-        seed=0,
-        reason="finished",
-        seconds=6.64,
         samples=8192,
         updates=64,
         samples_per_s=1234.0,
         share_of_limit=0.912,
-        limit_samples_per_s=1353.0,
-        accuracy=None,
-        best_accuracy=None,
-        loss=None,
-        target=None,
-        time_to_target=None,
-        staleness=Staleness(1.0, 1),
         update_samples=UpdateSamples(128.0, largest),
-        busy={},
     )
 
 
@@ -55,6 +43,15 @@ def test_an_algorithm_of_ones_own_goes_by_the_name_of_its_class() -> None:
 
     summary = dataclasses.replace(ended(None), algorithm="Own")
     assert last_line(summary, Own(), 1).startswith("ownpace: Own on 1 worker: 8,192 samples in 64 updates of 128 on")
+
+
+def test_who_has_chosen_another_names_it() -> None:
+    auto = Auto()
+    assert last_line(dataclasses.replace(ended(None), algorithm="Auto"), auto, 2).startswith("ownpace: Auto on 2 ")
+    auto.chosen[:] = [PaceSgd()]
+    assert last_line(ended(None), auto, 2).startswith("ownpace: pace (chosen by auto) on 2 workers: ")
+    with pytest.warns(UserWarning, match="an update had 800 samples"):  # what it has gone on as counts
+        warn_of_large_updates(ended(800), auto, 32, 4)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from ownpace.fleet import Fleet, Machine, Network, paces
 from ownpace.planning import Plan, PlanProgress, choose_by_speed, plan
 from ownpace.planning.candidates import candidates
 from ownpace.planning.command import command_for, fleet_text
+from ownpace.planning.deadlines import Deadlines
 from ownpace.run import Config
 from ownpace.testing.blobs import Blobs
 
@@ -127,3 +128,20 @@ def test_the_command_says_all_that_matters():
     assert fleet_text(paces(4000, 500, jitter=0.0)) == "4,0.5"
     assert fleet_text(paces(4000, 500)) == "fleet.toml"
     assert "--task ownpace.testing.blobs:Blobs" in command_for(Config(task=Blobs()), "sync", {}, None)
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [
+        ("first_search", "balanced: not searched, so all are ranked by speed alone"),
+        ("searches", "pace: not searched"),
+        ("end", "drop:worker@1000: not answered"),
+    ],
+)
+def test_when_the_time_is_up_a_plan_says_what_is_missing(monkeypatch, late, said):
+    monkeypatch.setattr(Deadlines, late, 0.0)
+    made = planned("4,1", ["sync", "balanced", "pace"], what_if=["drop:worker@1000"])
+    assert any(line.startswith(said) for line in made.uncertain)
+    assert made.timing_only == (late == "first_search")
+    assert not any("learnt nothing" in line for line in made.uncertain)
+    assert bool(made.what_if) == (late != "end")

@@ -5,26 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.summaries import plain_but
 
 from ownpace.report.advice import advice
-from ownpace.report.summary import Staleness, Summary, UpdateSamples
+from ownpace.report.summary import Staleness, UpdateSamples
 
-USUAL = Summary(
+USUAL = plain_but(
     algorithm="pace",
     engine="process",
-    task="digits",
-    model="mlp",
-    seed=0,
-    reason="finished",
     seconds=10.0,
     samples=10_000,
     updates=150,
-    samples_per_s=1000.0,
     share_of_limit=1.0,
     limit_samples_per_s=1000.0,
-    accuracy=0.9,
     best_accuracy=0.92,
-    loss=0.1,
     target=0.9,
     time_to_target=5.0,
     staleness=Staleness(1.0, 1),

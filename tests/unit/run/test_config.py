@@ -98,6 +98,10 @@ def test_a_task_says_how_it_is_learnt_unless_the_description_does():
     assert learnt(seconds=1.0) == (0.3, 0.7, "constant", None)  # a schedule needs an end
     assert learnt(optimizer="adam") == (0.001, 0.0, "cosine", 1200)
     assert learnt(optimizer=partial(torch.optim.SGD, lr=1.0))[1:3] == (0.0, "constant")
+    # Few and large updates take larger steps, unless a rate is named.
+    assert learnt(algorithm="acco")[:2] == (1.2, 0.7)
+    assert learnt(algorithm="acco", lr=0.1)[0] == 0.1
+    assert learnt(algorithm="acco", optimizer="adam")[0] == 0.001
 
 
 def test_log_files_go_into_the_runs_folder():

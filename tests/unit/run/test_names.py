@@ -6,7 +6,8 @@ import pytest
 
 from ownpace.algorithms.stale import StaleSgd
 from ownpace.core.contract.errors import InputError
-from ownpace.run.names import CannotBeNamedError, algorithm_of, label, name_of, recipe_of
+from ownpace.run.names import CannotBeNamedError, algorithm_of, name_of, recipe_of
+from ownpace.run.saved import label
 
 
 def test_a_class_is_named_by_where_it_is_imported_from():

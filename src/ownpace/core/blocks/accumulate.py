@@ -71,7 +71,11 @@ async def accumulate_and_step(me: Worker, samples: int) -> Gradient:
     The sum is hidden where it can be: behind the backward pass, during which layers that are ready leave, and behind
     the next forward pass, which waits for a layer only where it needs it.
     """
-    mine = me.no_gradient() if samples <= 0 else await accumulate_all_but_last(me, samples)
+    mine: Gradient | Pending[Gradient]
+    if 0 < samples <= me.micro_batch:  # in one piece: without a coroutine that has nothing to wait for
+        mine = me.gradient(samples)
+    else:
+        mine = me.no_gradient() if samples <= 0 else await accumulate_all_but_last(me, samples)
     return await me.step_by_layer(me.all_reduce(mine))
 
 

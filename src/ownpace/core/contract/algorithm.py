@@ -27,6 +27,9 @@ class Algorithm(ABC):
     fast_servers_first: ClassVar[bool] = False
     """Whether servers with faster links own the lower layers; else layers go to servers as the fleet names them."""
 
+    times_usual_lr: ClassVar[float] = 1.0
+    """What SGD's learning rate of a task is multiplied by where a run names none: more, for few and large updates."""
+
     @abstractmethod
     async def worker(self, me: Worker) -> None:
         """What a worker does, from the first sample to the last."""
@@ -48,6 +51,11 @@ class Algorithm(ABC):
     def has_communicators(self) -> bool:
         """Whether each subgroup of this algorithm has a communicator."""
         return type(self).communicator is not Algorithm.communicator
+
+    @property
+    def at_work(self) -> Algorithm:
+        """The algorithm that trains: this one, unless it has chosen another on the way."""
+        return self
 
     def micro_batch(self, batch_size: int, given: int | None, num_workers: int) -> int:
         """Samples that one `gradient()` computes at most: as given, else all that a worker contributes to an update."""

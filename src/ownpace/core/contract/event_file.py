@@ -12,22 +12,27 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import get_args, get_origin, get_type_hints
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import Detail, Event, Omitted, from_line
+from ownpace.core.contract.events import Detail, Event, Omitted, Transfer, from_line, from_lines
 
 EVENTS = "events.jsonl"
 _SEGMENT = re.compile(r"events\.([1-9][0-9]{0,8})\.jsonl")
 _LONGEST_LINE = 1 << 28
+_AT_ONCE, _BYTES_AT_ONCE = 64, 1 << 20
+"""Lines that are decoded together, at most: so few that the garbage collector has no reason to look at them."""
 _LARGEST_INT = 1 << 63
 _DETAIL = tuple(f'{{"kind":"{kind.kind}"'.encode() for kind in get_args(Detail))
 """What lines of detail begin with, as `to_line` writes them."""
+_Values = Callable[[Event], tuple[object, ...]]
+_Numbers = Callable[[Event], tuple[float, ...]]
 _NOT_READ = "the file is long, and detail was read at its beginning and its end alone"
 
 
@@ -84,8 +89,11 @@ def _between(path: Path, most_bytes: int | None) -> tuple[int, int]:
 def _events(path: Path, first: int, last: int | None, between: tuple[int, int] = (0, 0)) -> Iterator[Event]:
     at, left_out, latest = 0, 0, 0.0
     with path.open("rb") as file:
-        lines = iter(lambda: file.readline(_LONGEST_LINE), b"")
-        for number, line in enumerate(islice(lines, first, last), first + 1):
+        numbered = enumerate(islice(iter(lambda: file.readline(_LONGEST_LINE), b""), first, last), first + 1)
+        if between == (0, 0):
+            yield from _all_events(path, numbered)
+            return
+        for number, line in numbered:
             at += len(line)
             # By its first bytes, not decoded: there may be gigabytes of it.
             if between[0] < at < between[1] and is_detail(line):
@@ -98,6 +106,35 @@ def _events(path: Path, first: int, last: int | None, between: tuple[int, int] =
             if not left_out:
                 latest = getattr(event, "t", latest)
             yield event
+
+
+def _all_events(path: Path, numbered: Iterator[tuple[int, bytes]]) -> Iterator[Event]:
+    """All of a file: some lines at once, and each of them only where one is not an event."""
+    while some := _some(numbered):
+        found = _together([line for _, line in some])
+        yield from found or (_event(path, number, line) for number, line in some)
+
+
+def _some(numbered: Iterator[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The next lines, not too many and none that is long."""
+    some, size = [], 0
+    for number, line in numbered:
+        some.append((number, line))
+        size += len(line)
+        if len(some) >= _AT_ONCE or size >= _BYTES_AT_ONCE:
+            break
+    return some
+
+
+def _together(lines: list[bytes]) -> list[Event] | None:
+    """The events of these lines, if each is one."""
+    try:
+        events = from_lines([line.decode("utf-8") for line in lines])
+        for event in events or ():
+            _check(event)
+    except ValueError:
+        return None
+    return events
 
 
 def checked_event(line: bytes) -> Event:
@@ -133,28 +170,13 @@ def _after(path: Path) -> int:
 
 def _check(event: Event) -> None:
     """Raise if a value is not of its field's type: reports rely on that."""
-    for name, kind, bound, hint in _plain(type(event)):
-        value = getattr(event, name)
-        # Nearly all values are of these types: a file may have millions of records.
-        if type(value) is kind and (bound is None or abs(value) < bound):
-            continue
-        if not _fits(value, hint):
+    # Nearly all records are detail, whose values are nearly all of one type each; a file may have millions of them.
+    cls = type(event)
+    if cls in _USUAL and _is_usual(event, *_USUAL[cls]):
+        return
+    for name, hint in _hints(cls).items():
+        if not _fits(value := getattr(event, name), hint):
             raise ValueError(f"{name} is {value!r:.80}")
-
-
-_BOUNDS: dict[object, float | None] = {str: None, float: math.inf, int: _LARGEST_INT}
-
-
-_plain_fields: dict[type, list[tuple[str, object, float | None, object]]] = {}
-
-
-def _plain(cls: type) -> list[tuple[str, object, float | None, object]]:
-    """Of each field: its name, its type if that is a plain one, what values of that must be below, and its type."""
-    if cls not in _plain_fields:
-        _plain_fields[cls] = [
-            (name, hint if hint in _BOUNDS else None, _BOUNDS.get(hint), hint) for name, hint in _hints(cls).items()
-        ]
-    return _plain_fields[cls]
 
 
 _known: dict[type, Mapping[str, object]] = {}
@@ -190,3 +212,23 @@ def _fits(value: object, hint: object) -> bool:
 
 def _is_finite(value: float) -> bool:
     return abs(value) < _LARGEST_INT if isinstance(value, int) else math.isfinite(value)
+
+
+def _is_usual(event: Event, values: _Values, numbers: _Numbers, types: tuple[object, ...]) -> bool:
+    amounts = numbers(event)
+    if (*map(type, values(event)),) != types or min(amounts) <= -_LARGEST_INT or max(amounts) >= _LARGEST_INT:
+        return False
+    if not isinstance(event, Transfer):
+        return True
+    who = event.who  # one name, or a list of them
+    return type(who) is str or (type(who) is list and all(type(each) is str for each in who))
+
+
+def _usual(cls: type) -> tuple[_Values, _Numbers, tuple[object, ...]]:
+    """What gets all values of a record of detail, and its numbers; and the usual types of all."""
+    hints = {name: hint for name, hint in _hints(cls).items() if hint in (str, int, float)}
+    numbers = [name for name, hint in hints.items() if hint is not str]
+    return attrgetter(*hints), attrgetter(*numbers), tuple(hints.values())
+
+
+_USUAL = {cls: _usual(cls) for cls in get_args(Detail)}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 FORMAT = 1
 Groups = Mapping[str, list[str]]
@@ -192,6 +192,10 @@ class Sums:
     spread_mean: float | None = None
     """With local steps: ‖y − x‖ / ‖x‖, a replica y and the global parameters x that it takes over; None without."""
     spread_max: float | None = None
+    rounded_apart: int | None = None
+    """On processors that round unlike: how often replicas were found to differ, and made equal again; None: never."""
+    rounded_apart_max: float | None = None
+    """By how much at most, next to a layer's largest number."""
 
 
 @dataclass(slots=True)
@@ -211,7 +215,7 @@ Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | G
 Detail = Load | Compute | Transfer | Wait | Update
 """What there is much of: `--no-detail` leaves it out, and a long run's file holds its beginning and its latest part."""
 Emit = Callable[[Event], None]
-_KINDS: dict[str, type[Event]] = {
+_KINDS: dict[object, Callable[..., Event]] = {
     cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, Generation, Omitted, End)
 }
 
@@ -225,6 +229,8 @@ def to_line(event: Event) -> str:
     record = {"kind": event.kind, **dataclasses.asdict(event)}
     if record.get("code", "") is None:  # left out, so that files of finished runs are what they were before codes
         del record["code"]
+    if isinstance(event, End) and event.sums.rounded_apart is None:  # the same
+        del record["sums"]["rounded_apart"], record["sums"]["rounded_apart_max"]
     # NaN is not JSON: other readers than Python would refuse the file.
     return json.dumps(record, separators=(",", ":"), allow_nan=False)
 
@@ -240,15 +246,29 @@ def from_line(line: str) -> Event:
         record, end = _decoder.raw_decode(text)  # `decode` looks for space around it, twice
         if end != len(text):
             raise ValueError("there is more than one JSON value")
-        cls = _KINDS[record.pop("kind")]
-        if cls is End:
-            sums = record["sums"]
-            sums["workers"] = {name: Tally(**tally) for name, tally in sums["workers"].items()}
-            record["sums"] = Sums(**sums)
-        return cls(**record)
+        return _from_record(record)
     # Whatever else JSON may hold: a list, a number, null, a name that is none, nesting without end.
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def from_lines(lines: Sequence[str]) -> list[Event] | None:
+    """The events of several lines, decoded at once, which takes half as long; None: look at each of them."""
+    try:
+        records = _decoder.decode(f"[{','.join(lines)}]")
+        return [_from_record(record) for record in records] if len(records) == len(lines) else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _from_record(record: dict[str, object]) -> Event:
+    make = _KINDS[record.pop("kind")]
+    if make is End:
+        sums = cast("dict[str, Mapping[str, Mapping[str, int]]]", record["sums"])
+        make_sums: Callable[..., Sums] = Sums
+        workers = {name: Tally(**tally) for name, tally in sums["workers"].items()}
+        record["sums"] = make_sums(**{**sums, "workers": workers})
+    return make(**record)
 
 
 def _refuse(constant: str) -> float:

@@ -149,6 +149,10 @@ class Worker(Learner, Protocol):
         """Samples after which the run ends; None: it ends with its time, or with a script's data."""
 
     @property
+    def waited_s(self) -> float:
+        """Seconds that I have spent on awaiting sums (`all_reduce`) so far, in all. What counts is the difference."""
+
+    @property
     def kept(self) -> dict[str, Tensor]:
         """Tensors by name that are to outlive this loop over the data: an outer momentum, say.
 

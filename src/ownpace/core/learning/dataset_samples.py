@@ -49,6 +49,24 @@ def as_samples(data: object, what: str = "the data") -> Samples:
     return DatasetSamples(data)
 
 
+class _HasSamples(Protocol):
+    """A task, as far as it matters here."""
+
+    def train_samples(self) -> Data: ...
+
+    def test_samples(self) -> Data: ...
+
+
+def samples_to_learn(task: _HasSamples) -> Samples:
+    """A task's samples to learn from."""
+    return as_samples(task.train_samples(), "train_samples()")
+
+
+def samples_to_test(task: _HasSamples) -> Samples:
+    """A task's samples to be tested with."""
+    return as_samples(task.test_samples(), "test_samples()")
+
+
 def _are_samples(data: object) -> TypeGuard[Samples]:
     return callable(getattr(data, "pick", None)) and callable(getattr(data, "to", None))
 

@@ -64,6 +64,10 @@ class Layout:
         self.layers = tuple(placed)
         self.size = start
         self._sizes = [layer.stop - layer.start for layer in placed]
+        # One call for all layers, where all are in the usual order. Not with an empty one, which would lose its shape,
+        # nor with a single one, which joining would not copy.
+        at_once = len(placed) > 1 and all(self._sizes) and not any(layer.channels_last for layer in placed)
+        self._shapes = [torch.empty(layer.shape, device="meta") for layer in placed] if at_once else None
 
     @classmethod
     def of(cls, shapes: Sequence[LayerShape]) -> Layout:
@@ -72,11 +76,15 @@ class Layout:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Each layer of a flat vector, in its own shape."""
+        if self._shapes is not None:
+            return list(torch._C._nn.unflatten_dense_tensors(flat, self._shapes))
         parts = flat.split_with_sizes(self._sizes)
         return [layer.view(part) for part, layer in zip(parts, self.layers, strict=True)]
 
     def join(self, parts: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """A flat vector (`out`, if given) of what each layer has, in its own shape."""
+        if self._shapes is not None and out is None:
+            return torch._C._nn.flatten_dense_tensors(list(parts))
         return torch.cat([layer.flatten(part) for layer, part in zip(self.layers, parts, strict=True)], out=out)
 
     def absent(self, flat: Tensor) -> list[bool]:

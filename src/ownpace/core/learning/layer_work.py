@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError, listed
 from ownpace.core.contract.values import Shard
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn
 from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.task import Task
 
@@ -122,7 +122,7 @@ def _multiplications(task: Task) -> Mapping[str, float]:
         model = task.model().eval()
         places: dict[nn.Module, float] = {}
         hooks = [each.register_forward_hook(partial(_count, places)) for each in model.modules()]
-        inputs, _ = as_samples(task.train_samples()).pick(torch.arange(1))
+        inputs, _ = samples_to_learn(task).pick(torch.arange(1))
         model(inputs)
         for hook in hooks:
             hook.remove()

@@ -93,14 +93,11 @@ class Permutations:
 
     def indices(self, start: int, samples: int) -> Tensor:
         """The samples at positions start … start + samples − 1."""
-        parts = []
-        while samples > 0:
-            epoch, offset = divmod(start, self.size)
-            part = self._epoch(epoch)[offset : offset + samples]
-            parts.append(part)
-            start += len(part)
-            samples -= len(part)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        epoch, offset = divmod(start, self.size)
+        if offset + samples <= self.size:  # nearly always: no epoch ends in between
+            return self._epoch(epoch)[offset : offset + samples]
+        first = self._epoch(epoch)[offset:]
+        return torch.cat([first, self.indices(start + len(first), samples - len(first))])
 
     def _epoch(self, epoch: int) -> Tensor:
         if epoch not in self._epochs:

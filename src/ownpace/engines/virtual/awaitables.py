@@ -27,6 +27,8 @@ class Endpoint(Link, Protocol):
     """Messages that came before they were asked for."""
     receiving: VirtualReceive | None
     """Messages that were asked for before they came: a chain, oldest first."""
+    waited_s: float
+    """For collectives, so far."""
 
 
 class Computing(Endpoint, Protocol):
@@ -181,7 +183,7 @@ class VirtualReceive(Answer[Message]):
             if node.simulation.detail:
                 start = node.simulation.clock.time
                 yield self
-                waited(node, "message", start)
+                waited(node, "message", start, node.simulation.clock.time)
             else:
                 yield self
         message, progress = self.value, node.progress
@@ -201,7 +203,8 @@ class CollectivePart(Answer[Any]):
     __slots__ = ("arrivals", "backward", "body", "by_layer", "joined_s", "node", "stop", "what")
 
     def __init__(self, node: Endpoint, what: str, body: Body) -> None:
-        super().__init__()
+        self.done = False
+        self.driver = None
         self.node = node
         self.backward: Backward | None = None
         """Where its gradient is still being computed: when its layers are there."""
@@ -224,8 +227,10 @@ class CollectivePart(Answer[Any]):
             simulation = self.node.simulation
             start = simulation.clock.time
             yield self
+            start = max(start, self.joined_s)  # before it joined, it computed
+            self.node.waited_s += simulation.clock.time - start
             if simulation.detail:
-                waited(self.node, self.what, max(start, self.joined_s))  # before it joined, it computed
+                waited(self.node, self.what, start, simulation.clock.time)
         # Only now, not when the sum is delivered: nodes that have awaited the same sums must agree on when to stop.
         if self.stop:
             self.node.progress.stop = True
@@ -251,12 +256,7 @@ def leave(node: Endpoint, message: Message) -> None:
     node.mailbox.append(message)
 
 
-def waited(node: Endpoint, what: str, start: float) -> None:
-    """Record that a node has waited since `start`."""
-    waited_until(node, what, start, node.simulation.clock.time)
-
-
-def waited_until(node: Endpoint, what: str, start: float, end: float) -> None:
+def waited(node: Endpoint, what: str, start: float, end: float) -> None:
     """Record that a node has waited."""
     if end > start:
         node.simulation.emit(events.Wait(start, end, node.address.name, what))
@@ -274,5 +274,5 @@ __all__ = [
     "VirtualReceive",
     "leave",
     "take_receive",
-    "waited_until",
+    "waited",
 ]

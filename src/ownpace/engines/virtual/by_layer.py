@@ -28,7 +28,7 @@ from ownpace.engines.virtual.awaitables import (
     VirtualReceive,
     leave,
     take_receive,
-    waited_until,
+    waited,
 )
 from ownpace.engines.virtual.clock import Call, Due
 from ownpace.engines.virtual.unjoined import Unjoined
@@ -254,7 +254,7 @@ class ArrivingGradient(VirtualGradient):
         for message in self._came:
             progress.hear(message.samples, message.stop)
         for start, end in self._waits if self.worker.simulation.detail else ():
-            waited_until(self.worker, "layers", start, end)
+            waited(self.worker, "layers", start, end)
         super().happen()
 
 

@@ -15,6 +15,7 @@ from ownpace.engines.virtual.awaitables import Arrival, Backward, CollectivePart
 from ownpace.engines.virtual.clock import Due
 from ownpace.engines.virtual.layered_sum import BucketTransfers
 from ownpace.engines.virtual.simulation import Simulation
+from ownpace.engines.virtual.unjoined import SumSoFar
 
 What = Literal["all-reduce", "reduce", "broadcast"]
 
@@ -31,59 +32,69 @@ class Collectives:
         self, what: What, part: CollectivePart, address: Address, group: Group, root: Address | None = None
     ) -> CollectivePart:
         """Let a node take part in its group's next collective, as soon as what it brings has been computed."""
+        # Counted per member, not per group: a fast member may already be at the next collective.
+        turn = self._turns.get((group, address), 0)
+        self._turns[group, address] = turn + 1
+        collective = self._open.get((group, turn))
+        if collective is None:
+            collective = self._open[group, turn] = Collective(self._simulation, group, turn, what, root)
         body = part.body
-        computes = isinstance(body, VirtualGradient) and not body.done
-        if isinstance(body, VirtualGradient) and computes and self._goes_by_layer(what, group):
-            # It joins as soon as it is known when its layers will be there.
-            body.when_known(partial(self._join_computing, what, part, address, group))
-        elif isinstance(body, VirtualGradient) and computes:
-            # The turn is taken when the gradient is complete: until then this member has not joined.
-            body.then = partial(self._join, what, part, address, group, root)
+        if isinstance(body, VirtualGradient) and not body.done:
+            collective.sum_early(address, body)
+            if collective.goes_by_layer:
+                # It joins as soon as it is known when its layers will be there.
+                body.when_known(partial(self._join_computing, collective, part, address))
+            else:
+                body.then = partial(self._join, collective, part, address)
         else:
-            self._join(what, part, address, group, root)
+            self._join(collective, part, address)
         return part
 
-    def _goes_by_layer(self, what: What, group: Group) -> bool:
-        return what == "all-reduce" and len(group) > 1 and len(self._simulation.sum_buckets) > 1
-
     def _join_computing(
-        self, what: What, part: CollectivePart, address: Address, group: Group, backward: Backward
+        self, collective: Collective, part: CollectivePart, address: Address, backward: Backward
     ) -> None:
         part.backward = backward
-        self._join(what, part, address, group, None)
+        self._join(collective, part, address)
         part.joined_s = backward.end_s
 
     def waiting(self) -> list[str]:
         """Which nodes wait for which, in words."""
         return [line for collective in self._open.values() for line in collective.waiting()]
 
-    def _join(self, what: What, part: CollectivePart, address: Address, group: Group, root: Address | None) -> None:
+    def _join(self, collective: Collective, part: CollectivePart, address: Address) -> None:
         part.joined_s = self._simulation.clock.time
-        turn = self._turns.get((group, address), 0)
-        # Counted per member, not per group: a fast member may already be at the next collective.
-        self._turns[group, address] = turn + 1
-        collective = self._open.get((group, turn))
-        if collective is None:
-            collective = self._open[group, turn] = Collective(self._simulation, group, what, root)
-        if collective.join(address, what, part):
+        if collective.join(address, part):
             # No member comes back to this turn. Kept, it would hold the tensors of every sum of the run.
-            del self._open[group, turn]
+            del self._open[collective.key]
 
 
 class Collective:
     """One all-reduce, reduce or broadcast."""
 
-    def __init__(self, simulation: Simulation, group: Group, what: What, root: Address | None) -> None:
+    def __init__(self, simulation: Simulation, group: Group, turn: int, what: What, root: Address | None) -> None:
         self._simulation = simulation
+        self.key = group, turn
         self._group = group
         self._what = what
         self._root = root
         self._parts: dict[Address, CollectivePart] = {}
+        self._early = SumSoFar()
+        self.goes_by_layer = what == "all-reduce" and len(group) > 1 and len(simulation.sum_buckets) > 1
+        """Whether layers are summed as they are computed."""
 
-    def join(self, address: Address, what: What, part: CollectivePart) -> bool:
+    def sum_early(self, address: Address, gradient: VirtualGradient) -> None:
+        """Add up a gradient that was handed over before it was computed, if its turn in the sum has come."""
+        # In the group's order, as always; whoever comes before its turn waits with the others. Contents are known long
+        # before the time at which they are: there, only the time is still to pass.
+        layers, order = gradient.parts, self._group.members
+        if layers is not None and self._early.members < len(order) and order[self._early.members] is address:
+            self._early.add(layers)
+            layers.release()
+
+    def join(self, address: Address, part: CollectivePart) -> bool:
         """Take part; returns whether all members have joined now."""
-        if what != self._what:
-            raise RuntimeError(f"{address.name} starts a {what} in {self._group.name} where others {self._what}")
+        if part.what != self._what:
+            raise RuntimeError(f"{address.name} starts a {part.what} in {self._group.name} where others {self._what}")
         self._parts[address] = part
         if len(self._parts) < len(self._group):
             return False
@@ -103,7 +114,8 @@ class Collective:
         simulation = self._simulation
         # In the group's order, not that of arrival: floating-point sums depend on it, and runs must be reproducible.
         bodies = [self._parts[member].body for member in self._group]
-        result = self._parts[self._root].body if self._what == "broadcast" and self._root else total(bodies)
+        sender = self._root if self._what == "broadcast" else None
+        result = total(bodies, self._early) if sender is None else self._parts[sender].body
         # The largest: a member that passes None contributes nothing, but what it receives has the full size.
         nbytes = max(0 if body is None else body.nbytes for body in bodies)
         start, end = self._take_up_links(nbytes)
@@ -115,7 +127,7 @@ class Collective:
 
     def _begin_by_layer(self, passes: Sequence[Backward]) -> None:
         """Sum buckets of layers while others are still being computed."""
-        result = total([self._parts[member].body for member in self._group])
+        result = total([self._parts[member].body for member in self._group], self._early)
         assert isinstance(result, Gradient), "what is still computed is a gradient"
         on_booked = partial(self._finish_by_layer, result)
         BucketTransfers(self._simulation, self._group, passes, result.total.element_size(), on_booked)
@@ -193,16 +205,22 @@ class Delivery(Due):
         self.collective.deliver(self._result, self._parts)
 
 
-def total(bodies: list[Body]) -> Body:
-    """The sum of what the members of a collective bring; None brings nothing."""
+def total(bodies: Sequence[Body], early: SumSoFar) -> Body:
+    """The sum of what the members of a collective bring; None brings nothing.
+
+    `early`: that of the first of them, as far as it has been made.
+    """
     given = [body for body in bodies if body is not None]
-    first = given[0]
-    if isinstance(first, Gradient):
-        gradients = [body for body in given if isinstance(body, Gradient)]
-        unjoined = [each.parts for each in gradients if isinstance(each, VirtualGradient) and each.parts is not None]
-        are_all = 1 < len(gradients) == len(unjoined)
-        return union(gradients, unjoined[0].plus(unjoined[1:]) if are_all else None)
-    return add_up([body for body in given if isinstance(body, Tensor)])
+    if not isinstance(given[0], Gradient):
+        return add_up([body for body in given if isinstance(body, Tensor)])
+    gradients = [body for body in given if isinstance(body, Gradient)]
+    while early.members < len(gradients):
+        following = gradients[early.members]
+        if not isinstance(following, VirtualGradient) or following.parts is None:
+            break
+        early.add(following.parts)
+    rest = [gradient.total for gradient in gradients[early.members :]]
+    return union(gradients, early.plus(rest) if early.members else None)
 
 
 __all__ = ["Collectives", "Delivery"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import OwnpaceError
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn
 from ownpace.core.learning.flat import Buffers
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.task import Score
@@ -65,7 +65,7 @@ class Ticks:
     def __init__(self, job: Job, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
         # A budget of time has no length in samples: a hundred epochs stand in for it.
-        self._every = max(1, (job.samples or 100 * len(as_samples(job.task.train_samples()))) // _TICKS)
+        self._every = max(1, (job.samples or 100 * len(samples_to_learn(job.task))) // _TICKS)
         self.next = math.inf if on_progress is None else 0
         """After how many samples the next one is due."""
 

@@ -78,6 +78,7 @@ class VirtualNode:
         "receiving",
         "simulation",
         "uplink",
+        "waited_s",
     )
 
     def __init__(
@@ -96,6 +97,7 @@ class VirtualNode:
         self.uplink = self.simulation.uplinks.get(address.site)
         self.in_free_s = 0.0
         self.out_free_s = 0.0
+        self.waited_s = 0.0
         # Made for the first message that comes unasked: in most algorithms a worker never gets one.
         self.mailbox: deque[Message] | None = None
         self.receiving: VirtualReceive | None = None
@@ -365,7 +367,8 @@ class VirtualWorker(VirtualLearner, VirtualNode):
 
     def _made_update(self, gradient: Gradient, advance: float | None) -> None:
         super()._made_update(gradient, advance)
-        self._take_time(gradient)
+        if self.processor.s_per_update:
+            self._take_time(gradient)
 
     def _take_time(self, gradient: Gradient) -> None:
         """Be busy with an optimizer step: what is computed or sent next begins after it."""

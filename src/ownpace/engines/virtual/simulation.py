@@ -80,7 +80,9 @@ class Simulation:
         generation is wanted."""
         device = torch.device(job.device)
         self.learning: Learning = (
-            TimingOnly(job.task) if job.timing_only else RealLearning(job.task, device, job.autocast, seed=job.seed)
+            TimingOnly(job.task)
+            if job.timing_only
+            else RealLearning(job.task, device, job.autocast, seed=job.seed, graphs=job.cuda_graphs)
         )
         self.steps_by_layer = job.optimizer.clip_norm is None and job.optimizer.custom is None
         """Whether a step can be made layer by layer; clipping needs all of a gradient, and so may an optimizer."""

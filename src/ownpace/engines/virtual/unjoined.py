@@ -1,12 +1,13 @@
 """Gradients whose layers are not one vector yet: in a sum they need not become one each.
 
 Joining a small net's layers costs as much as a twentieth of its gradient. What is summed right away is joined once, for
-the first member; the layers of the others are added to that, with the same bits.
+the first member; the layers of the others are added to that, with the same bits. And it is summed as it is handed over,
+where it can be: each gradient is in the processor's cache then, and the next one is computed in its memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,28 +21,59 @@ _NONE_HERE: tuple[str, ...] = ()
 class Unjoined:
     """A gradient, layer by layer."""
 
-    __slots__ = ("_layout", "_parts")
+    __slots__ = ("_layout", "_parts", "nbytes")
 
     def __init__(self, layout: Layout, parts: list[Tensor]) -> None:
         self._layout = layout
         self._parts = parts
-
-    @property
-    def nbytes(self) -> int:
+        self.nbytes = layout.size * parts[0].element_size()
         """Of all layers."""
-        return self._layout.size * self._parts[0].element_size()
 
     def join(self) -> Tensor:
         """As one vector, which is the caller's."""
+        if not self._parts:
+            raise RuntimeError("a gradient was handed to a sum before it was computed: it is the engine's since then")
         return self._layout.join(self._parts)
 
-    def plus(self, others: Sequence[Unjoined]) -> Tensor:
-        """The sum with others, one after the other, as one vector."""
+    def joined_with_views(self) -> tuple[Tensor, list[Tensor]]:
+        """The same, and its layers."""
         total = self.join()
-        views = self._layout.views(total)
+        return total, self._layout.views(total)
+
+    def add_to(self, views: list[Tensor]) -> None:
+        """Add each layer to that of another."""
+        torch._foreach_add_(views, self._parts)
+
+    def release(self) -> None:
+        """Give its memory back: it is in a sum, and nobody else may ask for it."""
+        self._parts = []
+
+
+class SumSoFar:
+    """The sum of several gradients, one after the other."""
+
+    __slots__ = ("_total", "_views", "members")
+
+    def __init__(self) -> None:
+        self.members = 0
+        self._total: Tensor | None = None
+        self._views: list[Tensor] = []
+
+    def add(self, layers: Unjoined) -> None:
+        """Add one that is not joined."""
+        self.members += 1
+        if self._total is None:
+            # A copy even if nobody else wants this gradient: torch may give two layers one and the same tensor.
+            self._total, self._views = layers.joined_with_views()
+        else:
+            layers.add_to(self._views)
+
+    def plus(self, others: Iterable[Tensor]) -> Tensor:
+        """The sum with these vectors."""
+        assert self._total is not None, "nothing has been added"
         for other in others:
-            torch._foreach_add_(views, other._parts)
-        return total
+            self._total += other
+        return self._total
 
 
 class JoinedLater:
@@ -73,4 +105,4 @@ class JoinedLater:
         return self.total.nbytes if self.parts is None else self.parts.nbytes
 
 
-__all__ = ["JoinedLater", "Unjoined"]
+__all__ = ["JoinedLater", "SumSoFar", "Unjoined"]

@@ -54,16 +54,18 @@ class RunDigest:
 
     def take(self, event: Event) -> None:
         """Look at one more event."""
+        # The first two are nearly all of a file, which may have a million records.
         match event:
             case Compute() | Load() | Wait():
                 self._so_far.take(event)
-                self.spent.add(event.kind, event.who, event.t, event.until)
-                self.start.note(event.kind, event.who, event.t, event.until)
+                self._note(event.kind, event.who, event.t, event.until)
             case Transfer():
-                self._so_far.last_t = max(self._so_far.last_t, event.until)
-                for who in (event.who,) if isinstance(event.who, str) else event.who:
-                    self.spent.add("transfer", who, event.t, event.until)
-                    self.start.note("transfer", who, event.t, event.until)
+                self._so_far.take(event)
+                if isinstance(event.who, str):
+                    self._note("transfer", event.who, event.t, event.until)
+                else:
+                    for who in event.who:
+                        self._note("transfer", who, event.t, event.until)
             case Update():
                 self._so_far.take(event)
                 self.staleness.add(event.staleness)
@@ -84,6 +86,12 @@ class RunDigest:
             case End():
                 self._builder.take(event)
                 self._end = event
+
+    def _note(self, kind: str, who: str, t: float, until: float) -> None:
+        start = self._start or self.start
+        self.spent.add(kind, who, t, until)
+        for row in start.rows.get(who, ()):
+            start.timeline.add(row, kind, t, until)
 
     def _take_evaluation(self, event: Evaluation) -> None:
         self._builder.take(event)
@@ -150,14 +158,9 @@ class _Start:
         self.timeline = Timeline(chosen(self.classes))
         rows = {worker: row for row, worker in enumerate(self.timeline.rows)}
         # Of every node and group: a transfer among a thousand workers must not be looked up a thousand times.
-        self._rows = {worker: [row] for worker, row in rows.items()}
+        self.rows = {worker: [row] for worker, row in rows.items()}
         for group, members in run.groups.items():
-            self._rows[group] = [rows[member] for member in members if member in rows]
-
-    def note(self, kind: str, who: str, t: float, until: float) -> None:
-        """A node, or a group, did something."""
-        for row in self._rows.get(who, ()):
-            self.timeline.add(row, kind, t, until)
+            self.rows[group] = [rows[member] for member in members if member in rows]
 
 
 class _SoFar:
@@ -169,11 +172,15 @@ class _SoFar:
         self._counted = self._staleness = self._stalest = 0
         self._workers: dict[str, Tally] = {}
 
-    def take(self, event: Compute | Load | Wait | Update | Evaluation) -> None:
-        self.last_t = max(self.last_t, event.t if isinstance(event, Update | Evaluation) else event.until)
+    def take(self, event: Compute | Load | Wait | Transfer | Update | Evaluation) -> None:
+        now = event.t if isinstance(event, Update | Evaluation) else event.until
+        if now > self.last_t:
+            self.last_t = now
         match event:
+            case Wait() | Transfer():
+                pass
             case Compute():
-                tally = self._workers.setdefault(event.who, Tally(0, 0.0, 0.0))
+                tally = self._workers.get(event.who) or self._workers.setdefault(event.who, Tally(0, 0.0, 0.0))
                 tally.samples += event.samples
                 tally.compute_s += event.until - event.t
             case Load():
@@ -187,8 +194,6 @@ class _SoFar:
                 self._stalest = max(self._stalest, event.staleness)
             case Evaluation():
                 self._samples, self._updates = max(self._samples, event.samples), max(self._updates, event.updates)
-            case _:
-                pass
 
     def end(self, run: Run) -> End:
         workers = {name: self._workers.get(name, Tally(0, 0.0, 0.0)) for name in run.groups.get("workers", [])}

@@ -78,9 +78,10 @@ class _Ends:
         if len(self.first) < self._most:
             self.first.append(span)
             return
-        self.first_until = min(self.first_until, span[2])
-        if len(self.last) >= self._most:
-            self.last_from = max(self.last_from, self.last.popleft()[3])
+        if span[2] < self.first_until:
+            self.first_until = span[2]
+        if len(self.last) >= self._most and (gone := self.last.popleft()[3]) > self.last_from:
+            self.last_from = gone
         self.last.append(span)
 
 

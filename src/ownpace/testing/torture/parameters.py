@@ -100,15 +100,23 @@ def _as_dealt(run: Evidence, most: Tensor, least: Tensor) -> Complaints:
         if bool((most > expected).any()):
             yield f"a sample was applied {int((most - expected).max())} times more often than it was dealt"
         return
-    expected = torch.bincount(order.indices(0, dealt), minlength=size) if dealt else torch.zeros(size)
+    # Where loading takes time, one that loads quickly may get the batch that it never learns from before a slow one has
+    # loaded the last that it does. No more than that: all have loaded a batch when an update is made of it.
+    spare = run.most_workers * scenario.job.batch_size if scenario.subject.loads_ahead else 0
+    at_least, at_most = (_drawn(order, size, dealt + more) for more in (-spare, spare))
     latest = _by_generation(run)[-1]
     # Whatever came before, one server learns from whole gradients.
     whole = len(scenario.job.servers) < 2
     if (not parted and not torch.equal(most, least)) or (whole and not torch.equal(latest.amax(0), latest.amin(0))):
         yield "layers hold different samples"
-    twice, never = int((most > expected).sum()), int((most < expected).sum())
+    twice, never = int((most > at_most).sum()), int((most < at_least).sum())
     if twice or never:
         yield f"of {dealt} samples, {twice} were applied too often and {never} too seldom"
+
+
+def _drawn(order: Permutations, size: int, samples: int) -> Tensor:
+    """How often each sample is among the first so many."""
+    return torch.bincount(order.indices(0, samples), minlength=size) if samples > 0 else torch.zeros(size)
 
 
 def is_what_a_plain_loop_makes(run: Evidence) -> Complaints:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, replace
 
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.task import Task
 from ownpace.engines import Job
@@ -56,7 +56,7 @@ class Scenario:
             + (f"; between sites {_between(network.between)}" if network.between is not None else "")
             + (f"; {len(job.servers)} servers" if job.servers else ""),
             f"{_end(job)}; batches of {job.batch_size} in pieces of {job.micro_batch or job.batch_size}; "
-            f"{len(as_samples(job.task.train_samples()))} samples of data, sampling {job.sampling}; "
+            f"{len(samples_to_learn(job.task))} samples of data, sampling {job.sampling}; "
             + ("the weights count samples" if self.counts else f"{job.optimizer.name} learns"),
         ]
         if job.checkpoint_every is not None:

@@ -31,6 +31,8 @@ class TortureSubject:
     goes_on: bool = False
     """Whether workers go on alone while the sum of what they did is under way."""
     drops_samples: bool = False
+    loads_ahead: bool = False
+    """Whether workers load their next batch before an update is made of the one before: the last one for nothing."""
     ends_by_itself: bool = False
 
 
@@ -75,6 +77,7 @@ def described(algorithm: Algorithm, name: str) -> TortureSubject:
         total_weight=total_weight,
         goes_on=name in _GO_ON,
         drops_samples=name == "backup",
+        loads_ahead=name == "layered",
         ends_by_itself=settings.get("rounds") is not None,
     )
 
@@ -158,6 +161,7 @@ def _stride(draws: Draws, num_workers: int) -> dict[str, object]:
         "outer_momentum": draws.one_of(0.0, 0.0, 0.5),
         "warmup": draws.one_of(0, 0, draws.number(1, 4)),
         "smoothing": draws.one_of(0.3, 1.0),
+        "max_wait": draws.one_of(0.0, 0.05, 0.9),
     }
 
 

@@ -10,7 +10,7 @@ from itertools import zip_longest
 import torch
 
 from ownpace.core.contract.events import Event, Update, to_line
-from ownpace.core.learning.dataset_samples import as_samples
+from ownpace.core.learning.dataset_samples import samples_to_learn
 from ownpace.core.learning.plain_state import Filling, Outline, PlainState
 from ownpace.engines import ENGINES, Outcome
 from ownpace.testing.torture.audit import Books, audited
@@ -73,7 +73,7 @@ def torture(seed: int, algorithm: TortureSubject | str | None = None, num_worker
 
 def carry_out(scenario: Scenario, begun: KeptCheckpoint | None = None) -> Evidence:
     """Run a scenario once, from its beginning or from a checkpoint."""
-    width = len(as_samples(scenario.job.task.train_samples())) + 1 if scenario.counts else None
+    width = len(samples_to_learn(scenario.job.task)) + 1 if scenario.counts else None
     books = Books(scenario.subject, width) if begun is None else begun.books.copy()
     events: list[Event] = []
     checkpoints: list[KeptCheckpoint] = []

@@ -84,3 +84,26 @@ def test_the_latest_part_follows_where_the_first_file_is_cut(tmp_path):
     (tmp_path / "events.4.jsonl").write_bytes(b"null\n")
     with pytest.raises(InputError, match="does not say which part of the run it holds"):
         list(read_events(tmp_path / "events.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"wait","t":1e999,"until":2.0,"who":"a","what":"b"}',
+        b'{"kind":"wait","t":1.0,"until":"2","who":"a","what":"b"}',
+        b'{"kind":"transfer","t":1.0,"until":2.0,"what":"send","who":["a",1],"nbytes":4}',
+        b'{"kind":"transfer","t":1.0,"until":2.0,"what":"send","who":"a","nbytes":' + b"9" * 30 + b"}",
+        b",".join([to_line(EVENTS[3]).encode()] * 2),
+        to_line(EVENTS[3]).encode()[:-1],
+    ],
+)
+def test_all_before_a_line_that_is_none_are_read_though_many_are_decoded_at_once(tmp_path, line):
+    good = [EVENTS[0], *EVENTS[2:4] * 70]
+    path = tmp_path / "events.jsonl"
+    write(path, good)
+    with path.open("ab") as file:
+        file.write(line + b"\n" + to_line(END).encode() + b"\n")
+    found: list[Event] = []
+    with pytest.raises(InputError, match="line 142, is not an event"):
+        found.extend(read_events(path))  # as far as it gets
+    assert found == good

@@ -5,31 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ownpace.report.page.verdict import verdict
-from ownpace.report.summary import Staleness, Summary, UpdateSamples
+from tests.summaries import plain_but
 
-PLAIN = Summary(
-    algorithm="sync",
-    engine="virtual",
-    task="digits",
-    model="mlp",
-    seed=0,
-    reason="finished",
-    seconds=2.0,
-    samples=2000,
-    updates=100,
-    samples_per_s=1000.0,
-    share_of_limit=0.5,
-    limit_samples_per_s=2000.0,
-    accuracy=0.9,
-    best_accuracy=0.9,
-    loss=0.1,
-    target=None,
-    time_to_target=None,
-    staleness=Staleness(0.0, 0),
-    update_samples=UpdateSamples(200.0, 240),
-    busy={"worker-0": 1.0, "worker-1": 0.25},
-)
+from ownpace.report.page.verdict import verdict
+from ownpace.report.summary import Summary
+
+PLAIN = plain_but(updates=100)
 RACE = replace(PLAIN, target=0.9, time_to_target=2.0)
 FAST = replace(RACE, algorithm="pace", time_to_target=1.0)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from ownpace.core.contract.errors import WireError
-from ownpace.engines.process.talk.control import Checksums, Control, Ended, Prepared, Report, Snapshot, WorkerBuffers
+from ownpace.engines.process.talk.control import Control, Ended, Prepared, Report, Snapshot, WorkerBuffers
 from ownpace.engines.process.talk.regrouping import Standing
+from ownpace.engines.process.talk.replica_control import Apart, Checksums
 from ownpace.engines.roster import Roster
 
 
@@ -43,6 +44,9 @@ class HubChecks:
             case Checksums(values=checksums):
                 if len(checksums) != self._num_layers:
                     raise WireError(f"checksums of {len(checksums)} layers; there are {self._num_layers}")
+            case Apart(layer=layer):
+                if layer >= self._num_layers:
+                    raise WireError(f"layer {layer} differs; there are {self._num_layers}")
             case Ended(checksums=checksums) | Prepared(checksums=checksums) | Standing(checksums=checksums):
                 if len(checksums) not in (0, self._num_layers):
                     raise WireError(f"checksums of {len(checksums)} layers; there are {self._num_layers}")

@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ownpace.core.contract.errors import MachineDied, OwnpaceError, ReplicasDiffer
@@ -69,6 +69,8 @@ class Generations:
         """Why the latest border was come to."""
         self.wants_state = False
         """Whether the next border in good order makes a checkpoint."""
+        self.round_unlike = False
+        """Whether the workers' processors do."""
         self.on_plan: Callable[[RegroupPlan, Roster], None] = _ignore
         """Called when a plan has been told: the hub may have something to give, too."""
         self.on_start: Callable[[RegroupPlan | None, Roster], None] = _ignore
@@ -202,6 +204,7 @@ class Generations:
         else:
             in_order = self.why in ("join", "checkpoint")
             plan = planning.plan(roster, fresh, wants_state=self.wants_state and in_order)
+        plan = replace(plan, round_unlike=self.round_unlike)
         self._in_vain = 0 if plan.version > self._last_version else self._in_vain
         self._last_version = plan.version
         self._border.plan = plan

@@ -29,7 +29,6 @@ from ownpace.engines.process.hub.parts import HubParts, tell
 from ownpace.engines.process.hub.states import HubStates
 from ownpace.engines.process.presence.roll import differences, do_not_fit
 from ownpace.engines.process.talk.control import (
-    Checksums,
     ClockAnswer,
     ClockRequest,
     Control,
@@ -49,6 +48,7 @@ from ownpace.engines.process.talk.control import (
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.regrouping import Lost, RegroupPlan, Standing, StateOutline, StateTensor
+from ownpace.engines.process.talk.replica_control import Apart, Checksums
 from ownpace.engines.process.talk.wire import blamed, unpack_from
 from ownpace.engines.process.talk.wire_header import Limits
 from ownpace.engines.roster import Roster
@@ -146,10 +146,10 @@ class Hub:
                 self.evaluator.take(control, body)
             case WorkerBuffers() if body is not None and self.evaluator is not None:
                 self.evaluator.take_buffers(name, body)
-            case Hello(fingerprint) if self._generations.phase != "starting":
-                self.membership.join(name, fingerprint)
-            case Hello(fingerprint):
-                self.journal.nodes[name].fingerprint = fingerprint
+            case Hello() if self._generations.phase != "starting":
+                self.membership.join(name, control)
+            case Hello():
+                self.journal.nodes[name].hello = control
                 self._compare()
             case ClockRequest():
                 self._parts.tell(ClockAnswer(time.monotonic()), name)
@@ -157,6 +157,9 @@ class Hub:
                 self._check_replicas(partial(self.membership.take_prepared, name, generation, checksums))
             case Checksums(version, values):
                 self._check_replicas(partial(self.journal.replicas.take, name, version, values))
+            case Apart():
+                self.journal.apart.add(control.version, control.apart)
+                self._check_replicas(partial(self.journal.replicas.take_apart, name, control))
             case Ended():
                 self._take_end(name, control)
             case Finished():
@@ -186,13 +189,14 @@ class Hub:
 
     def _compare(self) -> None:
         """Once all workers have said what they are about to train: refuse them if they differ."""
-        prints = [self.journal.nodes[worker.name].fingerprint for worker in self._parts.roster.workers]
-        known = [fingerprint for fingerprint in prints if fingerprint is not None]
-        if len(known) < len(prints):
+        said = [self.journal.nodes[worker.name].hello for worker in self._parts.roster.workers]
+        known = [hello for hello in said if hello is not None]
+        if len(known) < len(said):
             return
-        found = differences(known)
+        found = differences([hello.fingerprint for hello in known])
         if not found:
-            self._parts.tell(Welcome())
+            self._generations.round_unlike = len({hello.rounding for hello in known}) > 1
+            self._parts.tell(Welcome(round_unlike=self._generations.round_unlike))
             return
         error = InputError(do_not_fit(found))
         self._refused = True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import OwnpaceError, WireError
@@ -14,12 +15,13 @@ from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
 from ownpace.engines.process.hub.absences import Absences
 from ownpace.engines.process.hub.elasticity import Elasticity
 from ownpace.engines.process.hub.evaluator import Evaluator
-from ownpace.engines.process.hub.replicas import Replicas
-from ownpace.engines.process.talk.control import Report, WorkDone
+from ownpace.engines.process.hub.replicas import Replicas, RoundedApart
+from ownpace.engines.process.talk.control import Hello, Report, WorkDone
 from ownpace.engines.process.talk.regrouping import RegroupPlan
 from ownpace.engines.roster import Roster
 
 _PROGRESS_EVERY_S = 0.1
+log = logging.getLogger(__name__)
 Away = Mapping[str, Sequence[tuple[float, float]]]
 """By worker: from when until when it was away."""
 
@@ -55,7 +57,8 @@ class NodeRecord:
     totals: UpdateTotals = field(default_factory=UpdateTotals)
     work: WorkDone = field(default_factory=WorkDone)
     now_s: float = 0.0
-    fingerprint: dict[str, str] | None = None
+    hello: Hello | None = None
+    """What a worker has said that it trains."""
     has_finished: bool = False
     """Nothing more comes from it."""
 
@@ -68,6 +71,7 @@ class Journal:
         self.summary_lines: list[str] = []
         """The first, the evaluating and the last record: what every rank is told at the end."""
         self.replicas = Replicas([worker.name for worker in roster.workers], config.layers)
+        self.apart = RoundedApart()
         self._roster = roster
         self._workers = [worker.name for worker in roster.workers]
         self._config = config
@@ -177,7 +181,11 @@ class Journal:
         seconds = totals.t if totals.closed or is_done else now if totals.updates else 0.0
         workers = {name: node.work for name, node in self.nodes.items() if name in self._workers}
         tallies = {name: _tally(work, seconds) for name, work in workers.items()}
-        ledger.end(now, error, sums_of(totals, seconds, self._limit(seconds), tallies, self.replicas.are_identical))
+        sums = sums_of(totals, seconds, self._limit(seconds), tallies, self.replicas.are_identical)
+        if self.apart.times and error is None:
+            log.warning("%s", self.apart)
+            sums = replace(sums, rounded_apart=self.apart.times, rounded_apart_max=self.apart.most)
+        ledger.end(now, error, sums)
 
     def _limit(self, seconds: float) -> float:
         """What the workers could have done up to then, each as long as it was there."""

@@ -10,7 +10,7 @@ from ownpace.engines.process.hub.parts import HubParts
 from ownpace.engines.process.meet.restarts import Restarts
 from ownpace.engines.process.meet.silence import SilenceWatch
 from ownpace.engines.process.presence.roll import differences, do_not_fit
-from ownpace.engines.process.talk.control import Failed, Refuse
+from ownpace.engines.process.talk.control import Failed, Hello, Refuse
 from ownpace.engines.process.talk.regrouping import DeclaredDead
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Membership:
         else:
             self._parts.complaints.add(failed.error(name))
 
-    def join(self, name: str, fingerprint: dict[str, str]) -> None:
+    def join(self, name: str, hello: Hello) -> None:
         """A worker has been started, or has come back: it joins at the next border."""
         parts = self._parts
         if name in parts.members:  # the process that had this name is gone, and nobody has noticed
@@ -105,8 +105,11 @@ class Membership:
         self.restarts.cancel(name)  # a process of this name is there
         self.on_join(parts.roster.by_name[name].index)
         self._renew_line(name)
-        known = parts.journal.nodes[parts.roster.workers.members[0].name].fingerprint or {}
+        first = parts.journal.nodes[parts.roster.workers.members[0].name].hello
+        known, fingerprint = {} if first is None else first.fingerprint, hello.fingerprint
         found = differences([{key: known[key] for key in fingerprint if key in known}, fingerprint])
+        if first is not None and first.rounding != hello.rounding:
+            parts.generations.round_unlike = True  # from the generation on that it joins
         if found:
             parts.tell(Refuse(do_not_fit(found)), name)
         elif not parts.generations.welcome(name):

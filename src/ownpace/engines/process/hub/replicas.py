@@ -5,11 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ownpace.core.contract.errors import ReplicasDiffer
+from ownpace.engines.process.talk.replica_control import Apart
 
 _ADVICE = (
     "only optimizer.step() may change parameters, on all ranks alike: does the script write to them itself, does the "
-    "optimizer draw random numbers, or do unlike processors round differently (then take stride, local or async)?"
+    "optimizer draw random numbers, or has it steps that unlike processors round differently? (then take stride, local "
+    "or async)"
 )
+
+
+class RoundedApart:
+    """How often replicas differed by rounding, and how far, in all generations; they were made equal each time."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.most = 0.0
+        self._version = 0
+
+    def add(self, version: int, apart: float) -> None:
+        """A worker was so far from the first one."""
+        self.most = max(self.most, apart)
+        if version != self._version:  # at the same update, several workers are
+            self._version = version
+            self.times += 1
+
+    def __str__(self) -> str:
+        return (
+            f"the processors of the workers round unlike: replicas differed in {self.times} comparisons, by at most "
+            f"{self.most:.1g} of a layer's largest number, and were made equal again"
+        )
 
 
 class Replicas:
@@ -48,6 +72,20 @@ class Replicas:
         if len(self._last) == len(self._workers):
             self._compare(self._last, "the end")
             self.are_identical = True
+
+    def take_apart(self, worker: str, apart: Apart) -> None:
+        """Take in how far a worker was from the first one, though it has taken over what that has.
+
+        Raises:
+            ReplicasDiffer: Rounding cannot be why.
+        """
+        if apart.apart > apart.allowed:
+            self.are_identical = False
+            raise ReplicasDiffer(
+                f"the parameters differ: layer '{self._layers[apart.layer]}' on {worker} from that of "
+                f"{self._workers[0]}, by {apart.apart:.1g} of its largest number after {apart.updates} updates; "
+                f"processors that round unlike explain {apart.allowed:.1g}: " + _ADVICE
+            )
 
     def _compare(self, of_all: dict[str, list[int]], until: str) -> None:
         by_rank = [of_all[worker] for worker in self._workers]

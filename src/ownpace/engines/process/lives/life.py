@@ -145,6 +145,7 @@ def next_node(
         )
     )
     node.restarts = True
+    node.hear_rounding(unlike=plan.round_unlike)
     node.progress.budget = math.inf if plan.budget is None else plan.budget
     return node
 

@@ -50,6 +50,7 @@ def agree(worker: ProcessWorker, model: nn.Module) -> None:
         worker.sums.wait(channels.all_reduce(worker.learner.held.values.new_zeros(1)), "workers")
     for parameters in held_by_servers(worker):
         worker.place(parameters)
+    worker.learner.alignment.align(worker.progress.version)
     if num_workers == 1:
         return
     for buffer in model.buffers():

@@ -16,6 +16,7 @@ from ownpace.engines.process.meet.rendezvous import Rendezvous
 from ownpace.engines.process.node.context import NodeContext, Orders
 from ownpace.engines.process.node.nodes import ProcessNode
 from ownpace.engines.process.node.reporter import HUB, Reporter, WallClock
+from ownpace.engines.process.node.rounding import rounding_digest
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.talk.channels import Wiring
 from ownpace.engines.process.talk.control import (
@@ -129,11 +130,13 @@ class Connection:
             InputError: The others train something else.
         """
         # Before any collective: workers with different models would hang in one.
-        node.context.reporter.say(Hello(fingerprint))
+        node.context.reporter.say(Hello(fingerprint, rounding_digest(node.context.like.device)))
         answer, _ = node.inbox.wait_for(Welcome, Refuse)
         if isinstance(answer, Refuse):
             raise InputError(answer.message)
-        return isinstance(answer, Welcome) and answer.is_late
+        assert isinstance(answer, Welcome)
+        node.hear_rounding(unlike=answer.round_unlike)
+        return answer.is_late
 
     def start_together(self, node: ProcessNode, *, spans_hosts: bool, checksums: Sequence[int] = ()) -> None:
         """Say that this node is prepared, and wait until all are."""

@@ -11,11 +11,12 @@ from torch import Tensor
 from ownpace.core.contract import events
 from ownpace.core.contract.values import Gradient, Parameters
 from ownpace.engines.ledger import EvaluationMarks
+from ownpace.engines.process.node.alignment import Alignment
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import Inbox
 from ownpace.engines.process.node.late_snapshot import LateSnapshot
 from ownpace.engines.process.node.parameters import FlatParameters, HeldParameters
-from ownpace.engines.process.node.replica_watch import ReplicaWatch, layer_checksums
+from ownpace.engines.process.node.replica_watch import ReplicaWatch, is_due, layer_checksums
 from ownpace.engines.process.node.reporter import REPORT_EVERY_S
 from ownpace.engines.process.node.settings_watch import SettingsWatch
 from ownpace.engines.process.node.sums import ProcessSum
@@ -41,6 +42,7 @@ class LearnerState:
         self._inbox = inbox
         self._buffers = buffers
         self._watch = ReplicaWatch(context)
+        self.alignment = Alignment(context, inbox, held)
         self._shown = LateSnapshot(context.reporter.say)
         self._marks = EvaluationMarks(context.terms.eval_every or math.inf)
         self._away_from: Tensor | None = None
@@ -70,6 +72,7 @@ class LearnerState:
     def begin(self) -> None:
         """A loop over the data begins, or a generation of a complete run."""
         self._shown.drop()
+        self.alignment.begin(self._progress.version)
         self._used = [0] * len(self._context.roster.workers)
         self._marks.go_on_from(self._progress.samples)
 
@@ -138,7 +141,7 @@ class LearnerState:
         """Make an update with a sum as its layers arrive, if that can be done; returns what goes with the sum."""
         self.settle()
         held, progress = self.held, self._progress
-        if not isinstance(held, FlatParameters) or len(summed.by_bucket) < 2:
+        if not isinstance(held, FlatParameters) or not summed.comes_by_layer:
             gradient = summed.whole()
             self.step(gradient, lr_scale, advance, 0)
             return gradient.without_numbers()
@@ -210,6 +213,9 @@ class LearnerState:
             own = self._context.address.index
             left = 0 if ahead is None else max(0, self._local_samples - work.contributions[own].samples)
             self._made_update(work, None, left)
+            if self.alignment.is_needed:
+                # In place: the algorithm goes on from them, and would bring back what was made equal.
+                values.copy_(self.held.values)
             if ahead is not None:
                 self._away_from = values
                 self.held.overwrite(ahead)
@@ -250,11 +256,14 @@ class LearnerState:
         # Before the coroutine goes on: the next sum carries the settings that the schedule has arrived at by then.
         self._local_samples = local_samples
         self.on_progress(local_samples)
+        if is_due(progress.version):
+            self.alignment.align(progress.version)
         self._watch.made_update(progress.version, self.held.values)
         reporter.maybe_report(now)
 
     def last_checksums(self) -> list[int]:
         """Of each layer as it is at the end, where replicas are to be equal."""
+        self.alignment.align(self._progress.version)
         return self._watch.last(self.held.values)
 
     def _maybe_close_totals(self) -> None:

@@ -24,6 +24,7 @@ from ownpace.engines.process.node.parameters import FlatParameters, HeldParamete
 from ownpace.engines.process.node.receiving import ProcessReceive, taken
 from ownpace.engines.process.node.sums import NodeSums, ProcessSum
 from ownpace.engines.process.talk.control import Control, Pull, Pulled, PullState, StatePart
+from ownpace.engines.process.talk.replica_control import FirstReplica
 from ownpace.engines.process.talk.wire import Packet, blamed
 from ownpace.engines.progress import Progress
 
@@ -111,6 +112,9 @@ class ProcessNode:
 
     def hear_control(self, sender: str, control: Control, body: Body) -> bool:
         return False
+
+    def hear_rounding(self, *, unlike: bool) -> None:
+        """Take in whether the workers' processors round unlike."""
 
     def go_on_from(self, samples: int, version: int, ahead: float) -> None:
         """Count on from here."""
@@ -266,6 +270,10 @@ class ProcessWorker(ProcessNode):
     def run_samples(self) -> int | None:
         return self.context.terms.samples
 
+    @property
+    def waited_s(self) -> float:
+        return self.context.reporter.waited_s
+
     def load(self, samples: int | None = None) -> Pending[Batch]:
         return self.source.load(self.micro_batch if samples is None else samples)
 
@@ -368,6 +376,14 @@ class ProcessWorker(ProcessNode):
 
     def hear_settings(self, agreed: Sequence[float], mine: Sequence[float]) -> None:
         self.learner.hear_settings(agreed, mine)
+
+    def hear_control(self, sender: str, control: Control, body: Body) -> bool:
+        if isinstance(control, FirstReplica) and sender != self.workers.members[0].name:
+            return True  # of a generation in which that one was the first
+        return super().hear_control(sender, control, body)
+
+    def hear_rounding(self, *, unlike: bool) -> None:
+        self.learner.alignment.is_needed = unlike
 
     def begin(self, loop: int) -> None:
         super().begin(loop)

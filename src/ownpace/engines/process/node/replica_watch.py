@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ownpace.core.learning.flat import Layout
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.talk.control import Checksums
+from ownpace.engines.process.talk.replica_control import Checksums
 
 CHECK_EVERY = 512
 """Updates, once there have been that many."""

@@ -61,6 +61,8 @@ class Reporter:
         """Of this node's updates."""
         self.work = WorkDone()
         """Of this node's computing; its spans are kept apart."""
+        self.waited_s = 0.0
+        """For sums, so far."""
         self._spans: deque[tuple[float, float]] = deque(maxlen=_SPANS)
         self._mailbox = mailbox
         self._events: list[events.Event] = []
@@ -91,6 +93,8 @@ class Reporter:
     def waited(self, what: str, start: float) -> None:
         """Note that this node had nothing to do since `start`."""
         now = self.clock.now()
+        if what == "all-reduce":
+            self.waited_s += now - start
         if self.detail and now - start > _SHORT_S:
             self.event(events.Wait(start, now, self.name, what))
         self.maybe_report(now)

@@ -87,14 +87,16 @@ class NodeSums:
             )  # fmt: skip
         # Who has nothing to sum early says nothing about how long sums take.
         through = 1.0 if sender is None else sender.through()
-        header = collectives.header(gradient, stop, now, mine if collectives.channels.member == 0 else (), through)
+        settings = mine if collectives.channels.member == 0 else ()
+        loss = collectives.put_loss(buffer, gradient)
+        header = collectives.header(gradient, stop, now, settings, through, loss_apart=loss is not None)
         # Buckets that left during the backward pass are not sent again.
         works = collectives.all_reduce(header, buffer, {} if sender is None else sender.works)
         summed = collectives.summed_header(header, buffer)
         values = collectives.values(buffer)
         return ProcessSum(
             self, "all-reduce", collectives, [work for each in works.values() for work in each], summed, values, now,
-            gradient.notes, False, settings=mine, by_bucket=works,
+            gradient.notes, False, settings=mine, by_bucket=works, loss=loss,
         )  # fmt: skip
 
     def reduce(self, body: Gradient | Tensor | None, root: int, group: Group) -> ProcessSum:
@@ -178,6 +180,8 @@ class ProcessSum:
     """This member's own, when it contributed."""
     only_for: int | None = None
     """The one member that gets the result of a reduce."""
+    loss: Tensor | None = None
+    """Where the sum of all losses will be, if that is not in the header."""
     by_bucket: Works = field(default_factory=dict)
     """What brings each bucket of layers, where it comes so."""
     _said: Said | None = None
@@ -245,7 +249,7 @@ class ProcessSum:
             self._values,
             said.samples,
             said.versions,
-            said.loss,
+            said.loss if self.loss is None else self.loss,
             said.seconds,
             said.notes,
             contributions,
@@ -255,6 +259,11 @@ class ProcessSum:
         )
 
     # ---- a sum that is used as its layers arrive ----
+
+    @property
+    def comes_by_layer(self) -> bool:
+        """Whether it comes in several buckets."""
+        return bool(self.by_bucket) and len(self.buckets) > 1
 
     @property
     def buckets(self) -> Sequence[LayerBucket]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Protocol, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -57,6 +59,34 @@ class _ProcessGroup(Protocol):
     ) -> Work: ...
 
 
+class MemorySums(Protocol):
+    """Sums through memory that all members have; `talk.shared_sums` has them."""
+
+    @property
+    def device(self) -> torch.device:
+        """Of the tensors that are summed here."""
+
+    def takes(self, values: Tensor) -> bool:
+        """Whether such a tensor is summed so."""
+
+    def all_reduce(self, values: Tensor) -> Work:
+        """Start a sum."""
+
+    def close(self, *, abandon: bool = False) -> None:
+        """Leave the group."""
+
+
+class MemoryMeeting(Protocol):
+    """Finding out whether there is such memory; `talk.shared_meeting` does."""
+
+    offer: str
+
+    def open(
+        self, said: Sequence[bytes], agree: Callable[[bool], bool], on_wait: Callable[[], None]
+    ) -> Sequence[MemorySums]:
+        """The ways to sum in it, each for tensors of its kind; none: there is no such memory."""
+
+
 @dataclass(frozen=True)
 class Wiring:
     """How this process can reach the others for collectives."""
@@ -76,23 +106,37 @@ class Wiring:
 class Channels:
     """One member's connections to the rest of its group. A group of one has none: its collectives are over at once."""
 
-    def __init__(self, name: str, member: int, size: int, wiring: Wiring, count: int) -> None:
+    def __init__(
+        self, name: str, member: int, size: int, wiring: Wiring, count: int, meeting: MemoryMeeting | None = None
+    ) -> None:
+        """`meeting`: where members may find out that they can sum through memory."""
         self.name = name
         self.member = member
         self.size = size
         self._asks = wiring.backend == "nccl"
         self._direct_bytes = 0 if self._asks else wiring.direct_bytes
+        self._memory: Sequence[MemorySums] = ()
         if size > 1:
-            _await_members(name, member, size, wiring)
+            said = _await_members(name, member, size, wiring, meeting.offer if meeting else "")
+            if meeting is not None:
+                self._memory = meeting.open(said, partial(_all_agree, name, member, size, wiring), wiring.on_wait)
         self._groups: list[_ProcessGroup] = []
         for number in range(count if size > 1 else 0):
             self._groups.append(_connect(name, number, member, size, wiring, count))
         self._under_way: list[Work] = []
 
+    @property
+    def within_gpu(self) -> bool:
+        """Whether tensors are summed on the one GPU that all members share, and small ones on the host."""
+        return any(memory.device.type == "cuda" for memory in self._memory)
+
     def all_reduce(self, values: Tensor, channel: int = 0) -> list[Work]:
         """Start the sum; every member must start the same ones in the same order."""
         if not self._groups:
             return []
+        for memory in self._memory:
+            if memory.takes(values):
+                return [memory.all_reduce(values)]
         group = self._groups[channel % len(self._groups)]
         if values.nbytes <= self._direct_bytes and values.device.type == "cpu":
             return [self._begun(ExchangedSum(group, values, self.size))]
@@ -127,6 +171,9 @@ class Channels:
         Args:
             abandon: A member is gone, perhaps without a word: do not wait for collectives that are under way.
         """
+        memory, self._memory = self._memory, ()
+        for each in memory:
+            each.close(abandon=abandon)
         if abandon:
             # A group that is freed waits for them, for as long as a collective may take; gloo's abort does not end
             # them. One reference too many, and it is not freed: its threads end with the process, if not before.
@@ -218,12 +265,24 @@ def finish(works: Iterable[Work], group: str, on_tick: Callable[[], None]) -> No
                     asked_again = True  # it may have ended well just after the tick: the next wait tells
 
 
-def _await_members(name: str, member: int, size: int, wiring: Wiring) -> None:
+def _await_members(name: str, member: int, size: int, wiring: Wiring, offer: str) -> list[bytes]:
     """Wait until all members are about to connect: making a group hears nothing of one that died before."""
+    return _exchange("here", offer, name, member, size, wiring)
+
+
+def _all_agree(name: str, member: int, size: int, wiring: Wiring, mine: bool) -> bool:
+    """Whether all members say yes."""
+    return all(said == b"yes" for said in _exchange("agreed", "yes" if mine else "no", name, member, size, wiring))
+
+
+def _exchange(what: str, mine: str, name: str, member: int, size: int, wiring: Wiring) -> list[bytes]:
+    """What each member says."""
     store = dist.PrefixStore(f"group/{name}", wiring.store)
-    store.set(f"here/{member}", "")
-    for other in range(size):
-        read_when_set(store, f"here/{other}", f"member {other} of {name}", wiring.timeout_s, wiring.on_wait)
+    store.set(f"{what}/{member}", mine)
+    return [
+        read_when_set(store, f"{what}/{other}", f"member {other} of {name}", wiring.timeout_s, wiring.on_wait)
+        for other in range(size)
+    ]
 
 
 def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, count: int) -> _ProcessGroup:

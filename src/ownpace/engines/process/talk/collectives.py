@@ -19,10 +19,14 @@ from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.layer_work import LayerBucket, sum_buckets
 from ownpace.engines.process.talk.channels import Channels, Wiring, Work
 from ownpace.engines.process.talk.header import Said, SumHeader
+from ownpace.engines.process.talk.shared_meeting import SharedMeeting
 from ownpace.engines.process.talk.spare_memory import SpareMemory
 from ownpace.engines.sum_order import SumOrder
 
 _CHANNELS = 4
+_TAIL = 16
+"""Numbers in front of the gradient that go along with its lowest layers, where the header does not: 64 bytes, as slots
+are aligned."""
 HEADER = -1
 """In place of a bucket's number: the header, where it travels on its own."""
 Works = dict[int, list[Work]]
@@ -45,8 +49,9 @@ class GroupCollectives:
         self._header = header
         self._spare = SpareMemory(header.size + layout.size, like)
         self._side_stream = torch.cuda.Stream(like.device) if like.device.type == "cuda" else None
-        # In half precision a count of samples would be rounded, so there the header travels on its own.
-        self._together = like.dtype in (torch.float32, torch.float64)
+        # In half precision a count of samples would be rounded, so there the header travels on its own. And where a
+        # sum stays on a GPU: all but the loss is known when it is queued, and can be read without waiting for the GPU.
+        self._together = like.dtype in (torch.float32, torch.float64) and not channels.within_gpu
 
     @classmethod
     def connect(
@@ -56,7 +61,9 @@ class GroupCollectives:
         """Meet the other members."""
         buckets = sum_buckets(layout, like.element_size())
         # Their number follows from the model alone, so it is the same on all members: one channel more would hang.
-        channels = Channels(name, member, size, wiring, min(_CHANNELS, len(buckets)))
+        nbytes = layout.size * like.element_size()
+        meeting = SharedMeeting(name, member, size, nbytes, like) if wiring.backend == "gloo" else None
+        channels = Channels(name, member, size, wiring, min(_CHANNELS, len(buckets)), meeting)
         double = like.dtype == torch.float64
         header = SumHeader(member, size, num_shards, num_settings, num_counts, num_workers, double=double)
         return cls(channels, layout, like, buckets, header)
@@ -85,16 +92,31 @@ class GroupCollectives:
         return buffer[self._header.size :]
 
     def header(
-        self, gradient: Gradient | None, stop: bool, came_s: float, settings: Sequence[float], through: float = 0.0
+        self,
+        gradient: Gradient | None,
+        stop: bool,
+        came_s: float,
+        settings: Sequence[float],
+        through: float = 0.0,
+        *,
+        loss_apart: bool = False,
     ) -> Tensor:
         """What this member says along with its tensor, in its own places; zero everywhere else."""
         header = torch.from_numpy(self._header.write(gradient, stop, came_s, settings, through))
-        if self._like.device.type != "cpu":
+        if self._like.device.type != "cpu" and not self.channels.within_gpu:
             # Not waited for: the sum is queued behind this copy on the same stream.
             header = header.to(self._like.device, non_blocking=True)
-        if gradient is not None and isinstance(gradient.loss, Tensor):
+        if gradient is not None and isinstance(gradient.loss, Tensor) and not loss_apart:
             header[self._header.loss_at] = gradient.loss
         return header
+
+    def put_loss(self, buffer: Tensor, gradient: Gradient) -> Tensor | None:
+        """Where the sum of all losses will be, if the loss goes along with the tensor and not in the header."""
+        if not self.channels.within_gpu:
+            return None
+        tail = buffer[self._header.size - _TAIL : self._header.size]
+        tail.fill_(gradient.loss if gradient.samples else 0.0)  # all of it: one call
+        return tail[0]
 
     def read(self, header: Tensor, noted: Notes) -> Said:
         """What all members said."""
@@ -106,7 +128,8 @@ class GroupCollectives:
         if self._together:
             buffer[: self._header.size] = header
         works = {number: self.launch(buffer, number) for number in self.order if number not in under_way}
-        return {**under_way, **works} if self._together else {**works, HEADER: self.channels.all_reduce(header)}
+        works = {**under_way, **works}
+        return works if self._together else {**works, HEADER: self.channels.all_reduce(header)}
 
     def follow(self, ready: Sequence[float]) -> None:
         """Let the order follow how long sums take, from now on. All members must do so.
@@ -134,7 +157,9 @@ class GroupCollectives:
     def launch(self, buffer: Tensor, number: int) -> list[Work]:
         """Start the sum of one bucket; every member must start them in the same order."""
         bucket = self.buckets[number]
-        begin = 0 if number == self.lowest and self._together else self._header.size + bucket.start
+        begin = self._header.size + bucket.start
+        if number == self.lowest:
+            begin = 0 if self._together else self._header.size - _TAIL if self.channels.within_gpu else begin
         # By its place in the order: each channel starts one after the other, and all are used alike.
         return self.channels.all_reduce(buffer[begin : self._header.size + bucket.stop], self.order.index(number))
 

@@ -16,7 +16,7 @@ One run, from the first word to the last. Several of a kind are marked with *, w
       │◄─ (Pulled) ─────────────────────────────────────────│
       │── (PullState, StatePart*) ──────────────────────────►│        … or the state of their optimizers, or gives it
       │◄─ (StatePart*) ─────────────────────────────────────│
-      │── (Checksums)* ────────►│                            │        are replicas still equal?
+      │── (Checksums)* ────────►│                            │        are replicas still equal? (talk.replica_control)
       │── Ended(checksums) ────►│                            │        all my updates are made
       │◄── (Release) ───────────│────── Release ────────────►│        every worker has ended: so may you
       │── Finished ────────────►│◄────────────── Finished ───│        there is nothing more of mine to come
@@ -48,6 +48,7 @@ from ownpace.engines.process.talk.regrouping import (
     StateOutline,
     StateTensor,
 )
+from ownpace.engines.process.talk.replica_control import Apart, Checksums, FirstReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Hello:
     """A worker has come: what it is about to train, by name, in words that an error can quote."""
 
     fingerprint: dict[str, str]
+    rounding: str = ""
+    """A digest of how its processor rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Welcome:
 
     is_late: bool = False
     """Whether they do so already: this one joins at the next border."""
+    round_unlike: bool = False
+    """Whether their processors do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +174,6 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class Checksums:
-    """Of the layers of a worker's parameters after this many updates, to compare replicas by."""
-
-    version: Count
-    values: list[int]
-
-
-@dataclass(frozen=True, slots=True)
 class PullState:
     """A user's loop asks a server for the state of its optimizer."""
 
@@ -269,6 +266,8 @@ Control = (
     | PullState
     | StatePart
     | Checksums
+    | FirstReplica
+    | Apart
     | Ended
     | Finished
     | Lost

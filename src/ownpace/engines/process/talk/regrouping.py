@@ -84,6 +84,8 @@ class RegroupPlan:
     """Of those parameters."""
     wants_state: bool
     """Whether the hub wants to have every node's state, for a checkpoint."""
+    round_unlike: bool = False
+    """Whether the workers' processors do."""
 
 
 @dataclass(frozen=True, slots=True)

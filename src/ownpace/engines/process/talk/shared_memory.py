@@ -42,9 +42,41 @@ def identity() -> str:
         return ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # it is no path of a file
-        return hashlib.sha256(f"{boot}{space}{os.getuid()}".encode()).hexdigest()[:16]
+        # Also that of the network: where two have links of their own, what they send is meant to go over these.
+        spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net")]  # noqa: PTH115  # no paths of files
+        return hashlib.sha256(f"{boot}{spaces}{os.getuid()}".encode()).hexdigest()[:16]
     return ""
+
+
+def make_memory(nbytes: int) -> tuple[int, mmap.mmap]:
+    """Memory that other processes can open: the number of its file, and the memory itself, full of zeros."""
+    file = os.memfd_create("ownpace", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, nbytes)
+    # After its size is set. A receiver that reads from memory which shrinks would be killed by SIGBUS.
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+    return file, mmap.mmap(file, nbytes)
+
+
+def open_memory(owner: str, pid: int, file: int) -> mmap.mmap:
+    """Memory that another process made.
+
+    Raises:
+        SharedMemoryError: It cannot be opened, or is not what it should be.
+    """
+    try:
+        entry = f"/proc/{pid}/fd/{file}"
+        # Before it is opened: nobody says which file of this user is written to.
+        if not os.readlink(entry).startswith("/memfd:ownpace "):  # noqa: PTH115  # it is no path of a file
+            raise SharedMemoryError(f"{owner} shares something that is not memory of ours")
+        opened = os.open(entry, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if fcntl.fcntl(opened, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+                raise SharedMemoryError(f"{owner} shares memory that it could still shrink")
+            return mmap.mmap(opened, 0)
+        finally:
+            os.close(opened)
+    except (OSError, ValueError) as error:
+        raise SharedMemoryError(f"the memory that {owner} shares cannot be opened: {error}") from None
 
 
 class Outgoing:
@@ -73,11 +105,7 @@ class Outgoing:
 
     def _make(self, nbytes: int) -> None:
         self.close()
-        self._file = os.memfd_create("ownpace", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self._file, _HEAD + nbytes)
-        # After its size is set. A receiver that reads from memory which shrinks would be killed by SIGBUS.
-        fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, _SEALS)
-        self._map = mmap.mmap(self._file, _HEAD + nbytes)
+        self._file, self._map = make_memory(_HEAD + nbytes)
         self._generation = next(_generations)
         self._sent = 0
 
@@ -106,7 +134,7 @@ class Incoming:
         _, pid, file, generation, number, nbytes = _PLACE.unpack(place)
         known = self._maps.get((sender, pid, generation))
         if known is None:
-            known = self._open(sender, pid, file)
+            known = open_memory(sender, pid, file)
             # A sender that has made larger memory does not use the old one again.
             for key in [key for key in self._maps if key[0] == sender]:
                 del self._maps[key]
@@ -115,22 +143,6 @@ class Incoming:
             raise SharedMemoryError(f"{sender} says that {nbytes} bytes are in memory of {len(known) - _HEAD}")
         self._to_be_taken = (known, number)
         return SharedFrame(memoryview(known)[_HEAD : _HEAD + nbytes])
-
-    def _open(self, sender: str, pid: int, file: int) -> mmap.mmap:
-        try:
-            entry = f"/proc/{pid}/fd/{file}"
-            # Before it is opened: nobody says which file of this user is written to.
-            if not os.readlink(entry).startswith("/memfd:ownpace "):  # noqa: PTH115  # it is no path of a file
-                raise SharedMemoryError(f"{sender} shares something that is not memory of ours")
-            opened = os.open(entry, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                if fcntl.fcntl(opened, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-                    raise SharedMemoryError(f"{sender} shares memory that it could still shrink")
-                return mmap.mmap(opened, 0)
-            finally:
-                os.close(opened)
-        except (OSError, ValueError) as error:
-            raise SharedMemoryError(f"the memory that {sender} shares cannot be opened: {error}") from None
 
     def taken(self) -> None:
         """Let the sender put the next bytes where the last ones were."""

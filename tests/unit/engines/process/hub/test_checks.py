@@ -14,7 +14,8 @@ from ownpace.core.learning.flat import Layout
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.hub.checks import HubChecks
 from ownpace.engines.process.hub.journal import HubConfig, Journal
-from ownpace.engines.process.talk.control import Checksums, Control, Ended, Report, Snapshot, WorkDone, WorkerBuffers
+from ownpace.engines.process.talk.control import Control, Ended, Report, Snapshot, WorkDone, WorkerBuffers
+from ownpace.engines.process.talk.replica_control import Apart, Checksums
 from ownpace.engines.roster import Roster
 
 LAYOUT = Layout.of([("weight", torch.Size([4]), False), ("bias", torch.Size([2]), False)])
@@ -33,6 +34,7 @@ def test_what_nodes_say_passes():
         (Snapshot(0.0, 1, 1, 1, False), torch.zeros(2)),
         (WorkerBuffers(), torch.zeros(3)),
         (Checksums(1, [1, 2]), None),
+        (Apart(1, 1, 1, 1e-8, 1e-6), None),
         (Ended([]), None),
         (Ended([1, 2]), None),
     ):
@@ -49,6 +51,7 @@ def test_what_nodes_say_passes():
         (WorkerBuffers(), torch.zeros(4), "buffers of 4 values of type torch.float32; the model's have 3"),
         (WorkerBuffers(), None, "buffers of no values"),
         (Checksums(1, [1]), None, "checksums of 1 layers; there are 2"),
+        (Apart(1, 1, 2, 1e-8, 1e-6), None, "layer 2 differs; there are 2"),
         (Ended([1, 2, 3]), None, "checksums of 3 layers; there are 2"),
         (Report(0.5, UpdateTotals(), WorkDone(spans=[[1.0]]), []), None, "spans"),
     ],

@@ -207,3 +207,16 @@ def test_a_node_that_dies_before_it_has_said_that_it_is_there_is_started_once_mo
     assert led.last(Regroup)[1] == ["a"]
     led.generations.release()
     assert not led.generations.restarts("b")
+
+
+def test_a_newcomer_that_rounds_unlike_the_others_is_told_of_to_all():
+    led = Led()
+    led.generations.complain("b", 0)
+    led.generations.lose("c")
+    for name in ("a", "b"):
+        led.stand(name)
+    assert not led.plan.round_unlike
+    led.generations.round_unlike = True
+    led.generations.lose("b")
+    led.stand("a")
+    assert led.plan.round_unlike

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from ownpace.core.contract.errors import ReplicasDiffer
-from ownpace.engines.process.hub.replicas import Replicas
+from ownpace.engines.process.hub.replicas import Replicas, RoundedApart
+from ownpace.engines.process.talk.replica_control import Apart
 
 LAYERS = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
 
@@ -71,3 +72,17 @@ def test_where_nothing_is_promised_nothing_is_known():
     for rank in range(2):
         compared.take_last(f"worker-{rank}", [])
     assert compared.are_identical is None
+
+
+def test_what_rounding_explains_is_counted_and_what_it_does_not_explain_raises():
+    compared, rounded = replicas(3), RoundedApart()
+    for version, worker, apart in [(1, 1, 3e-8), (1, 2, 4e-8), (2, 1, 1e-8)]:
+        compared.take_apart(f"worker-{worker}", Apart(version, 1, 2, apart, 1e-6))
+        rounded.add(version, apart)
+    assert (rounded.times, rounded.most) == (2, 4e-8)
+    assert "differed in 2 comparisons, by at most 4e-08 of a layer's largest number" in str(rounded)
+    with pytest.raises(
+        ReplicasDiffer, match=r"'fc2.weight' on worker-1 from that of worker-0, by 0.002 .* explain 1e-06"
+    ):
+        compared.take_apart("worker-1", Apart(8, 4, 2, 2e-3, 1e-6))
+    assert compared.are_identical is False

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ownpace.core.contract.errors import BY_CODE, DivergenceError, NodeFailed, WireError
 from ownpace.engines.ledger import UpdateTotals
-from ownpace.engines.process.talk import control, rank_control, regrouping
+from ownpace.engines.process.talk import control, rank_control, regrouping, replica_control
 from ownpace.engines.process.talk.control import Failed, Hello, Report, Snapshot, WorkDone
 from ownpace.engines.process.talk.control_record import KINDS, from_record, to_record
 
@@ -32,7 +32,9 @@ EXAMPLES: list[control.Control] = [
     control.Pulled(1, 7, 640),
     control.PullState(),
     control.StatePart(3, "exp_avg", [2, 3], None, 7),
-    control.Checksums(64, [1, -(2**63)]),
+    replica_control.Checksums(64, [1, -(2**63)]),
+    replica_control.FirstReplica(2, 64),
+    replica_control.Apart(64, 32, 1, 3e-8, 1e-5),
     control.Ended([3, 2**63 - 1], 96, True),
     control.Finished(),
     regrouping.Lost(2, "a member of workers is gone"),

@@ -1,0 +1,54 @@
+"""The stages of a plan: searches driven until they are done or the time is up, and whoever waits is told how far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ownpace.planning.driving import Asks, T, drive
+from ownpace.planning.pool import Pool
+from ownpace.planning.progress import OnPlanProgress, PlanProgress
+
+
+@dataclass(frozen=True)
+class StageDriver:
+    """Drives one stage after the other."""
+
+    counts: dict[str, int]
+    """Runs, by stage."""
+    uncertain: list[str]
+    """Gets a line if the time was up."""
+    on_progress: OnPlanProgress | None = None
+
+    def drive(
+        self,
+        stage: str,
+        searches: Mapping[str, Asks[T]],
+        pool: Pool,
+        expected: int,
+        *,
+        deadline: float | None = None,
+        on_found: Callable[[str, T], None] = lambda name, found: None,
+        missed: str = "not searched",
+    ) -> dict[str, T]:
+        """What each search has found; those that the deadline has cut off are left out, and `missed` says so."""
+        self.counts.setdefault(stage, 0)
+
+        def tell() -> None:
+            if self.on_progress is not None:
+                done = self.counts[stage]
+                self.on_progress(PlanProgress(stage, done, max(expected, done)))
+
+        def on_trial() -> None:
+            self.counts[stage] += 1
+            tell()
+
+        def go_on() -> bool:
+            tell()  # while nothing ends, too: whoever waits sees that it is alive
+            return deadline is None or time.monotonic() < deadline
+
+        found = drive(searches, pool, on_trial, go_on, on_found)
+        if late := sorted(searches.keys() - found.keys()):
+            self.uncertain.append(f"{', '.join(late)}: {missed}, the time was up; give more with --seconds")
+        return found
