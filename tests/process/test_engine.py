@@ -28,6 +28,7 @@ pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 SHORT = {
     "od": {"warmup": 5},
     "grouping": {"prerun": 2, "regroup_every": 20},
+    "stride": {"max_wait": 0.0},  # here it would soon wait for its sums
     "diloco": {"steps": 8},
     "wp": {"steps": 8},
     "simuparallel": {"steps": 8},
