@@ -25,7 +25,7 @@ from ownpace.tasks import Digits, Quadratic
 from ownpace.testing import run_on
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
-SHORT = {
+SHORT: dict[str, dict[str, float]] = {
     "od": {"warmup": 5},
     "grouping": {"prerun": 2, "regroup_every": 20},
     "stride": {"max_wait": 0.0},  # here it would soon wait for its sums
