@@ -205,24 +205,25 @@ def union(gradients: Sequence[Gradient], total: Tensor | None = None) -> Gradien
     """
     return Gradient(
         total=add_up([gradient.total for gradient in gradients]) if total is None else total,
-        samples=sum(gradient.samples for gradient in gradients),
-        versions=tuple(map(min, zip(*(gradient.versions for gradient in gradients), strict=True))),
-        loss=sum(gradient.loss for gradient in gradients),
-        seconds=sum(gradient.seconds for gradient in gradients),
+        # Lists: for the few members of most sums, generators cost more than all of these together.
+        samples=sum([gradient.samples for gradient in gradients]),
+        versions=tuple(map(min, zip(*[gradient.versions for gradient in gradients], strict=True))),
+        loss=sum([gradient.loss for gradient in gradients]),
+        seconds=sum([gradient.seconds for gradient in gradients]),
         notes=sum_notes([gradient.notes for gradient in gradients]),
         contributions=tuple(
-            part for gradient in gradients for part in gradient.contributions or (gradient.as_contribution,)
+            [part for gradient in gradients for part in gradient.contributions or (gradient.as_contribution,)]
         ),
-        partial=any(gradient.partial for gradient in gradients),
+        partial=True in [gradient.partial for gradient in gradients],
         counts=sum_counts([gradient.counts for gradient in gradients]),
-        dropped=sum(gradient.dropped for gradient in gradients),
+        dropped=sum([gradient.dropped for gradient in gradients]),
         sources=sum_sources([gradient.sources for gradient in gradients]),
     )
 
 
 def sum_counts(all_counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Counts of several models' samples, added up; those of a gradient of no samples may be empty."""
-    return tuple(map(sum, zip(*(counts for counts in all_counts if counts), strict=True)))
+    return tuple(map(sum, zip(*[counts for counts in all_counts if counts], strict=True)))
 
 
 def sum_sources(all_sources: Sequence[Sources]) -> Sources:

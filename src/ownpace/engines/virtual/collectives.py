@@ -96,7 +96,7 @@ class Collective:
         if part.what != self._what:
             raise RuntimeError(f"{address.name} starts a {part.what} in {self._group.name} where others {self._what}")
         self._parts[address] = part
-        if len(self._parts) < len(self._group):
+        if len(self._parts) < len(self._group.members):
             return False
         self._begin()
         return True
@@ -117,7 +117,7 @@ class Collective:
         sender = self._root if self._what == "broadcast" else None
         result = total(bodies, self._early) if sender is None else self._parts[sender].body
         # The largest: a member that passes None contributes nothing, but what it receives has the full size.
-        nbytes = max(0 if body is None else body.nbytes for body in bodies)
+        nbytes = max([0 if body is None else body.nbytes for body in bodies])
         start, end = self._take_up_links(nbytes)
         # Decided when the collective begins, which is one moment for all members; they hear it at different ones.
         self._tell_who_stops()

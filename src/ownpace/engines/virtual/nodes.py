@@ -267,10 +267,9 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         simulation = surroundings[0]
         job = simulation.job
         machine = job.fleet.workers[number]
-        whole = Shard(0, 0, simulation.learning.layout.size)
         progress = Progress(simulation.budget, num_shards)
         bandwidth = job.fleet.network.bandwidth_bytes_per_s
-        address = VirtualAddress("worker", rank, machine.name, whole, machine.machine.site)
+        address = VirtualAddress("worker", rank, machine.name, simulation.whole, machine.machine.site)
         super().__init__(surroundings, address, bandwidth, progress)
         self.begin_at(replica)
         self.batch_size = job.batch_size

@@ -43,7 +43,8 @@ def run_virtual(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
     keep_large_blocks()
     # The caller's random numbers stay as they are. GPUs are named, since fork_rng would save the state of all.
     devices = [torch.device(job.device).index or 0] if torch.device(job.device).type == "cuda" else []
-    with torch.random.fork_rng(devices), threads_that_pay(job):
+    collects = _no_garbage_collection() if job.timing_only else nullcontext()
+    with torch.random.fork_rng(devices), threads_that_pay(job), collects:
         torch.manual_seed(seed_for(job.seed, Purpose.MODEL))
         return VirtualRun(job, emit, on_progress).run()
 
@@ -91,8 +92,7 @@ class VirtualRun:
                 self.simulation.emit(self._header())
                 monitor.evaluate()  # the model before the first update is the first point of every curve
             self._plan()
-            with nullcontext() if self.simulation.real else _no_garbage_collection():
-                self._go_through()
+            self._go_through()
             # What was in flight at the last mark has been applied since.
             monitor.evaluate()
         except EmptySchedule:

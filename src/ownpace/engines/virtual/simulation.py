@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract import events
-from ownpace.core.contract.values import Address, Gradient
+from ownpace.core.contract.values import Address, Gradient, Shard
 from ownpace.core.learning.augmented import TrainingSamples
 from ownpace.core.learning.claims import Places
 from ownpace.core.learning.layer_work import LayerBucket, sum_buckets
@@ -89,6 +89,11 @@ class Simulation:
         self._said: tuple[Gradient, Gradient] | None = None
         self.optimizer = cache(partial(self.learning.optimizer, job.optimizer))
         """The optimizer of a shard, made once for all nodes that hold it."""
+
+    @cached_property
+    def whole(self) -> Shard:
+        """All parameters, one object for all workers: what is looked up by it is found by identity."""
+        return Shard(0, 0, self.learning.layout.size)
 
     @cached_property
     def layer_times(self) -> LayerTimes:

@@ -176,12 +176,16 @@ def _uplink(link: Link) -> Uplink:
 
 
 def _slowest(links: Sequence[Link]) -> float:
-    return min(link.bandwidth_bytes_per_s for link in links)
+    return min([link.bandwidth_bytes_per_s for link in links])
+
+
+def _free_s(links: Sequence[Link]) -> float:
+    return max(max([link.out_free_s for link in links]), max([link.in_free_s for link in links]))
 
 
 def _across(now: float, links: Sequence[Link], takes_s: float, nbytes: float, ways: Ways) -> tuple[float, float]:
     """Take up all links for so long, and uplinks for so many bytes."""
-    start = max(now, *(max(link.out_free_s, link.in_free_s) for link in links))
+    start = max(now, _free_s(links))
     free_s = [uplink.take_out(now, nbytes) for uplink in ways.out] + [
         uplink.take_in(now, nbytes) for uplink in ways.into
     ]
@@ -193,7 +197,7 @@ def _across(now: float, links: Sequence[Link], takes_s: float, nbytes: float, wa
 
 def _together(now: float, links: Sequence[Link], nbytes: float, latency_s: float) -> tuple[float, float]:
     # All links or none: a collective begins when its busiest member is free, and no member can leave it early.
-    start = max(now, *(max(link.out_free_s, link.in_free_s) for link in links))
+    start = max(now, _free_s(links))
     end = start + nbytes / _slowest(links) + latency_s
     for link in links:
         link.out_free_s = link.in_free_s = end

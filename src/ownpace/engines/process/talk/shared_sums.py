@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ownpace.engines.process.talk.channels import Work, finish
-from ownpace.engines.process.talk.shared_slots import Count, Counts, Peers, Slots
+from ownpace.engines.process.talk.shared_slots import Count, Peers, Slots, SumCounts
 
 MOST_LIVE = 64
 """Sums whose places are in use: GPUs have so many events."""
@@ -50,7 +50,7 @@ class SharedSums:
         member: int,
         peers: Peers,
         on_wait: Callable[[], None],
-        counts: Sequence[Counts],
+        counts: Sequence[SumCounts],
         slots: Slots,
         room: int,
     ) -> None:
