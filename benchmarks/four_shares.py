@@ -200,7 +200,7 @@ class Ours(Way):
             seed=self.seed,
             device=str(self.device),
             precision="bfloat16" if self.device.type == "cuda" else "float32",
-            cuda_graphs=options.graphs and name in ("abs", "pace", "acco", "stride"),
+            cuda_graphs=options.graphs,
             detail=False,
             **self.recipe["run"],
         )

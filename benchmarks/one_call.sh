@@ -6,7 +6,7 @@
 seconds="$1" out="$2" device="${3:-cuda}" queues="${4:-resnet18:2 resnet20:2 lenet:2 mlp:2 map:2}"
 root="$(cd "$(dirname "$0")/.." && pwd)"
 python="${PYTHON:-python3}"
-export OMP_NUM_THREADS=1 PYTHONPATH="$root/src:$root/benchmarks"
+export OMP_NUM_THREADS=1 PYTHONPATH="$root/src:$root/benchmarks${PYTHONPATH:+:$PYTHONPATH}"
 began="$(date +%s)"
 mkdir -p "$out"
 out="$(cd "$out" && pwd)"

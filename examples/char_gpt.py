@@ -115,8 +115,8 @@ def main() -> None:
         progress = min(1.0, (update - args.warmup) / max(1, args.updates - args.warmup))
         return 0.1 + 0.45 * (1 + math.cos(math.pi * progress))
 
-    # It follows the fleet, in batches of all machines.
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda batch: factor(batch // args.accumulate))
+    # It follows the fleet, in steps of all machines.
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     forward = torch.compile(model) if args.compile else model
 
     with ownpace.join(args.algorithm) as fleet:

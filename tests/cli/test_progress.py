@@ -16,9 +16,11 @@ import termios
 import pytest
 from rich.console import Console
 
+from ownpace.cli.plan_progress import Stages
 from ownpace.cli.progress import Live
 from ownpace.core.contract.events import Evaluation
 from ownpace.engines.job import ProgressReport
+from ownpace.planning import PlanProgress
 from ownpace.run import Config
 
 REPORT = ProgressReport(
@@ -34,7 +36,7 @@ REPORT = ProgressReport(
 @pytest.mark.parametrize("columns", [60, 80, 140])
 def test_every_line_fits_and_nothing_is_cut(columns):
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=columns, color_system=None)
+    console = Console(file=out, force_terminal=True, force_interactive=True, width=columns, color_system=None)
     with Live(console) as live:
         bar = live.add("dc-async")
         bar.on_start(Config(samples=200_000).job())
@@ -53,7 +55,7 @@ def test_every_line_fits_and_nothing_is_cut(columns):
 
 def test_a_bar_appears_when_its_run_starts():
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=80, color_system=None)
+    console = Console(file=out, force_terminal=True, force_interactive=True, width=80, color_system=None)
     with Live(console) as live:
         first = live.add("sync")
         live.add("pace")
@@ -85,7 +87,7 @@ def test_plain_lines_now_and_then_where_there_is_no_terminal():
 
 def test_the_last_score_of_a_bar_is_that_of_the_table():
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=80, color_system=None)
+    console = Console(file=out, force_terminal=True, force_interactive=True, width=80, color_system=None)
     with Live(console) as live:
         bar = live.add("async")
         bar.on_start(Config(samples=200_000).job())
@@ -123,3 +125,17 @@ def test_a_real_terminal_of_80_columns_shows_names_and_cuts_nothing():
     assert max(map(len, lines)) <= 80
     assert "…" not in text.replace("workers …", "")
     assert sum("staleness-aware" in line and "%" in line for line in lines) >= 2  # a bar, and a row of the table
+
+
+@pytest.mark.parametrize(("term", "moves"), [("xterm", True), ("dumb", False), ("unknown", False)])
+def test_a_terminal_that_cannot_move_gets_plain_lines(monkeypatch, term, moves):
+    monkeypatch.setenv("TERM", term)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, color_system=None)
+    with Live(console) as live:
+        bar = live.add("sync")
+        bar.on_start(Config(task="quadratic").job(), "process")
+    assert ("sync: starting 4 workers …\n" in out.getvalue()) != moves
+    with Stages(console) as stages:
+        stages.take(PlanProgress("speeds", 0, 2))
+    assert ("speeds" in out.getvalue()) == moves

@@ -43,6 +43,7 @@ def test_ranks_choose_once_and_together_and_learn() -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("ownpace: auto: ") == 1
     assert "ownpace: auto: sync" not in ran.stderr
+    assert " (chosen by auto) on 2 workers: " in ran.stderr  # the last line
     first, second = ran.stdout.splitlines()
     assert first == second
     assert float(first.split()[1]) < 0.3

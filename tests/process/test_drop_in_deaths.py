@@ -146,9 +146,31 @@ def test_a_rank_that_is_started_again_joins_in_the_running_loop(
 
 
 @pytest.mark.slow
-def test_local_steps_are_forgotten_with_the_round_that_they_were_for(start: Start, tmp_path: Path) -> None:
-    ranks = by_hand(start, tmp_path, 3, "adamw", "local", some_death(2))
-    check_survivors(ranks, tmp_path, [0, 1])
+@pytest.mark.parametrize(
+    ("algorithm", "deaths"),
+    [("local", [some_death(2)]), ("stride", [some_death(2)]), ("stride", ["1:0:3:step", "2:1:-:kill"])],
+)
+def test_local_steps_are_forgotten_with_the_round_that_they_were_for(
+    start: Start, tmp_path: Path, algorithm: str, deaths: list[str]
+) -> None:
+    ranks = by_hand(start, tmp_path, 3, "adamw", algorithm, *deaths)
+    check_survivors(ranks, tmp_path, sorted({0, 1, 2} - {int(death[0]) for death in deaths}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_rank_that_goes_its_own_way_joins_again(start: Start, tmp_path: Path, how: str) -> None:
+    """Started again, or back after it was declared dead, while the others train ahead of their sums."""
+    meeting = where(3, OWNPACE_SILENCE_S="3")
+    words = ["adamw", "stride", f"back={tmp_path / 'back'}.2"]
+    ranks = [started(start, tmp_path, meeting, rank, *words, f"2:0:3:{how}") for rank in range(3)]
+    if how == "kill":
+        assert ranks[2].ends() == -signal.SIGKILL
+        ranks[2] = started(start, tmp_path, meeting, 2, *words, "again=1")
+    else:
+        until(lambda: "worker-2 is gone" in ranks[0].stderr, "it is declared dead")
+        os.kill(ranks[2].process.pid, signal.SIGCONT)
+    check_survivors(ranks, tmp_path, [0, 1, 2])
 
 
 @pytest.mark.slow

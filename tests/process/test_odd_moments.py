@@ -19,6 +19,12 @@ pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 SIZE = 64
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a node may not answer for 10 s: it would be started again, and a batch dealt twice."""
+    monkeypatch.setenv("OWNPACE_SILENCE_S", str(PATIENCE_S))
+
+
 def learn(
     fleet: Any, net: nn.Module, optimizer: torch.optim.Optimizer, *, stop: int | None = None, skip: int = -1
 ) -> tuple[list[int], Any]:

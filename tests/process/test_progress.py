@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -81,18 +82,41 @@ def test_alone_a_followed_schedule_is_that_of_a_plain_loop(kind: str) -> None:
 
 
 def test_within_a_round_of_local_steps_a_schedule_goes_on() -> None:
-    net, rates = make_net(), []
+    net, rates, steps = make_net(), [], []
     optimizer = sgd(net)
     with ownpace.join("local", parameters={"steps": 8}) as fleet:
         fleet.wrap(net, optimizer, scheduler=lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4))
         for x, y, _ in fleet.batches(Numbers(64), 8):
             rates.append(optimizer.param_groups[0]["lr"])
             assert (fleet.updates, fleet.samples) == (0, 0)
+            steps.append(fleet.steps)
             mean_loss(net, x, y).backward()
             optimizer.step()
             optimizer.zero_grad()
     assert (fleet.updates, fleet.samples, fleet.epoch) == (1, 64, 1)
+    assert [*steps, fleet.steps] == list(range(9))  # a script that sets rates by itself has the same to go by
     assert rates == pytest.approx([0.01, 0.0325, 0.055, 0.0775, 0.1, 0.1, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("algorithm", ["sync", "stride"])
+def test_a_script_that_accumulates_has_its_schedule_by_its_steps(algorithm: str, first: int) -> None:
+    """One that steps after every other batch; or after its first, and then so."""
+    net, rates = make_net(), []
+    optimizer = sgd(net)
+    with ownpace.join(algorithm) as fleet:
+        fleet.wrap(net, optimizer, scheduler=lr_scheduler.CosineAnnealingLR(optimizer, 8))
+        for number, (x, y, _) in enumerate(fleet.batches(Numbers(112 + 8 * first), 8), 1):
+            (mean_loss(net, x, y) / 2).backward()
+            if number % 2 == first % 2:
+                rates.append(optimizer.param_groups[0]["lr"])
+                optimizer.step()
+                optimizer.zero_grad()
+    plain = [0.1 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(8)]
+    if first == 1:  # one batch was worth a step, until the second step told; it is half of one now
+        plain = [*plain[:2], *plain[1:7]]
+    assert rates == pytest.approx(plain)
+    assert fleet.steps == 8
 
 
 def test_what_a_fleet_cannot_step_is_refused() -> None:

@@ -25,7 +25,7 @@ worker could have made meanwhile travels with the sums, so all decide alike.
     b_i = b · v_i/v_max                      samples of a local step: so steps take all workers equally long
           … or more, at most b               where a round has time for it: four steps or more of that size
     c_i = C · v_i / Σ_j v_j                  C = `max_batch`; whole steps, at least one
-    Σ_i w_i v_i > ω Σ_i (w_i v_i + n_i)      in two of the last three rounds: waiting is dear; ω = `max_wait`
+    Σ_i w_i v_i > ω Σ_i (w_i v_i + n_i)      in more than half of the last three rounds: waiting is dear; ω = `max_wait`
 
 The rule for y_i is CoCoD-SGD's (arXiv 1906.12043), there with equal numbers of steps and equal weights; rounds that end
 by time, as many steps as the pace allows, weights by work and the outer step are ours. With one worker it is the

@@ -72,7 +72,7 @@ def measure(
     def on_start() -> None:
         said = f"measuring for about {seconds:g} s …"
         status.update(said)
-        if not console.is_terminal:
+        if not console.is_interactive:
             console.print(said, highlight=False)
 
     with status:

@@ -28,7 +28,7 @@ class Stages:
             TextColumn("runs"),
             TimeElapsedColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not console.is_interactive,
         )
         self._bars: dict[str, TaskID] = {}
         self._began_s = time.monotonic()
@@ -44,7 +44,7 @@ class Stages:
 
     def take(self, now: PlanProgress) -> None:
         """Show how far it is."""
-        if not self._console.is_terminal:
+        if not self._console.is_interactive:
             if time.monotonic() >= self._next_line_s:
                 self._next_line_s = time.monotonic() + EVERY_S
                 line = f"{now.stage}: {now.done} of about {now.expected} runs, "

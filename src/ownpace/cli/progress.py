@@ -48,7 +48,7 @@ class Live:
         ]
         if console.width < NARROW:
             columns = [columns[0], columns[2], columns[3]]
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._progress = Progress(*columns, console=console, disable=not console.is_interactive)
 
     def __enter__(self) -> Live:
         self._progress.start()
@@ -61,7 +61,7 @@ class Live:
         """A bar for a run that has not started yet."""
         # Not started: in a comparison, its clock would count the runs before it.
         task = self._progress.add_task(name, total=None, note="", start=False, visible=False)
-        if not self._console.is_terminal and self._plain:
+        if not self._console.is_interactive and self._plain:
             return Bar(self._progress, task, wide=True, say=self._say(name))
         return Bar(self._progress, task, wide=self._wide)
 

@@ -142,7 +142,7 @@ def _reading(folders: list[Path]) -> Iterator[None]:
     from rich.console import Console
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_interactive:
         yield
         return
     with console.status(f"reading {len(folders)} {'run' if len(folders) == 1 else 'runs'}"):

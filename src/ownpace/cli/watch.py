@@ -45,7 +45,7 @@ def watch(
     console = Console()
     following = Following(run)
     try:
-        watched = _on_screen(run, following, console) if console.is_terminal else _in_lines(run, following, console)
+        watched = _on_screen(run, following, console) if console.is_interactive else _in_lines(run, following, console)
     except KeyboardInterrupt:
         console.print("the run is not watched any more; it goes on by itself", highlight=False)
         return

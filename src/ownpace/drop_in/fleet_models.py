@@ -114,13 +114,16 @@ class FleetModels(BetweenRanks):
             how = "take the batches from it, each after the step before"
             raise InputError(f"optimizer.step was called outside of fleet.batches; {how}")
         self._taken_early.step()
+        if self._wrapped is not None and len(self._wrapped.parameters.pairs) == 1:  # several step by turns
+            self._progress.stepped(self._run.loop.batches)
         self._run.take_gradient(number)
 
     def schedule(self, scheduler: Scheduler, *, every: Every = "update") -> Scheduler:
         """Let a learning-rate scheduler follow the fleet; returns the same object.
 
-        Its position is the number of samples that the fleet has learnt from, over batch size times workers: that of an
-        ordinary loop over the same data. It is advanced on every rank right after each update, so it ends with the
+        Its position is the number of samples that the fleet has learnt from, over batch size times workers (times the
+        batches of one `optimizer.step()`, where the script accumulates): that of an ordinary loop over the same data.
+        It is advanced on every rank right after each update, so it ends with the
         data, however fast each rank is. The script's own `scheduler.step()` does nothing within the `with`, and may
         stay.
 

@@ -57,6 +57,17 @@ class Joined(ResumableFleet):
         return self._progress.samples
 
     @property
+    def steps(self) -> int:
+        """Where a schedule is that follows the fleet: the steps of an ordinary loop over as many samples.
+
+        It is for rates that a script sets by itself, and ends with the data whatever an update is: with local steps,
+        one is a whole round of them. Within a round, each rank reckons with what it knows of the others.
+        """
+        self._run.go_to_running_loop()
+        self._progress.is_asked = True
+        return self._progress.steps
+
+    @property
     def epoch(self) -> int:
         """How many passes over the data are complete, over all loops.
 

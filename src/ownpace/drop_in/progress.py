@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from ownpace.engines.progress import Progress
 
 _ROUNDING = 1e-9
+_WATCHED_STEPS = 4
+"""Of each loop: by then a script that accumulates has shown how many batches it takes for a step."""
 
 
 class Follower(Protocol):
@@ -31,9 +33,10 @@ class _Before(NamedTuple):
 class FleetProgress:
     """Updates, samples, passes over the data, and the position of schedules.
 
-    That position counts samples in units of batch size × workers: it is the number of updates that machines of equal
-    speed would have made. So a schedule that was made for so many steps of an ordinary loop ends with the data on any
-    fleet, whichever rank is slow and however large updates are.
+    That position counts samples in units of batch size × workers, times the batches that the script accumulates for a
+    step: it is the number of updates that machines of equal speed would have made. So a schedule that was made for so
+    many steps of an ordinary loop ends with the data on any fleet, whichever rank is slow and however large updates
+    are.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -54,6 +57,8 @@ class FleetProgress:
         self._local = _LocalSteps(num_workers)
         self._loop = _Loop()
         self._schedules: list[Follower] = []
+        self.is_asked = False
+        """Whether the script goes by `steps` itself."""
         self._runs = False
 
     def lead(self, schedule: Follower) -> None:
@@ -63,12 +68,13 @@ class FleetProgress:
     @property
     def leads(self) -> bool:
         """Whether anything follows."""
-        return bool(self._schedules)
+        return self.is_asked or bool(self._schedules)
 
     def begin_loop(self, batch_size: int, samples: float, epoch_samples: float) -> None:
         """A loop begins, over this many samples, and data of which one pass is that many (both may be infinite)."""
         self.largest_batch = max(self.largest_batch, batch_size)
         loop = _Loop(batch_size * self._num_workers, samples, epoch_samples)
+        loop.batches_per_step = self._loop.batches_per_step  # until the script makes its first step
         first, self._resumed = self._resumed or self.state_dict(), None
         loop.first_update, loop.first_sample = int(first["updates"]), int(first["samples"])
         loop.first_epoch = int(first["epoch"])
@@ -90,10 +96,14 @@ class FleetProgress:
         known = self._scheduled - loop.first_scheduled
         scheduled = min(known + ahead, loop.all_samples)
         self.updates, self.samples = before.updates + progress.version, before.samples + progress.samples
-        self.position = loop.first_position + scheduled / loop.update_samples
-        self._known = loop.first_position + min(known, loop.all_samples) / loop.update_samples
+        self.position = loop.first_position + scheduled / loop.step_samples
+        self._known = loop.first_position + min(known, loop.all_samples) / loop.step_samples
         self.epoch = loop.first_epoch + int((self.samples - loop.first_sample) // loop.epoch_samples)
         self._tell()
+
+    def stepped(self, batches: int) -> None:
+        """The script calls `optimizer.step()` for so many batches; before the update that it leads to."""
+        self._loop.stepped(batches)
 
     def end_loop(self, epochs: int | None) -> None:
         """The loop has ended; after this many passes over the data, if it was not left before its end."""
@@ -208,6 +218,23 @@ class _Loop:
         self.epoch_samples = epoch_samples
         self.first_update = self.first_sample = self.first_epoch = 0
         self.first_scheduled = self.first_position = 0.0
+        self.batches_per_step = 1
+        self._steps = 0
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of one step of the script on all workers, were they equally fast."""
+        return self.update_samples * self.batches_per_step
+
+    def stepped(self, batches: int) -> None:
+        """Learn how many batches the script takes for a step.
+
+        Of the first steps, and the most: some scripts step after their first batch and then after every so many, or
+        with what is left at the end. Ranks that do alike count alike then, whichever step each of them is at.
+        """
+        if self._steps < _WATCHED_STEPS:
+            self.batches_per_step = max(batches, self.batches_per_step) if self._steps else batches
+            self._steps += 1
 
 
 class _LocalSteps:

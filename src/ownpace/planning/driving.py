@@ -80,7 +80,9 @@ class _Driven(Generic[T]):
         else:
             search = _Search(name, asks, trials)
             self.open.append(search)
-            self._waiting.extend((search, index) for index in range(len(trials)))
+            asked = [(search, index) for index in range(len(trials))]
+            # What has begun comes first: when the time is up, some searches are done and not all of them half done.
+            self._waiting = deque([*self._waiting, *asked] if answers is None else [*asked, *self._waiting])
 
     def take_answers(self) -> int:
         """Hand in what is to be tried, wait a little, and say how many trials have ended."""

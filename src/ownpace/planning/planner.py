@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ownpace.core.contract.errors import InputError, Interrupted
 from ownpace.core.learning.task import Task
+from ownpace.core.settings import positive
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.planning.budget import Budget, budget_for, probes
 from ownpace.planning.candidates import candidates, with_same_updates
@@ -26,7 +27,7 @@ from ownpace.planning.ranking import Known, finished_plan
 from ownpace.planning.results import Plan
 from ownpace.planning.stage_driver import StageDriver
 from ownpace.planning.study import FINALISTS, Studied, Terms, confirmed, elsewhere, find_target, study, timed
-from ownpace.planning.trial import for_trials
+from ownpace.planning.trial import as_asked, for_trials
 from ownpace.planning.what_if import by_default, imagined
 from ownpace.run import Config
 from ownpace.run.config import default_fleet
@@ -113,13 +114,14 @@ class _Planner:
                 "a machine of the fleet has no pace (samples_per_s), so nothing can be predicted; measure the machines "
                 "with `ownpace measure`, or give paces, as in --fleet 4,2,1,1"
             )
+        positive(seconds=seconds)
         if not seeds or len(set(seeds)) < len(seeds):
             raise InputError(f"seeds is {list(seeds)}; give at least one, each once")
         asked = by_default(machines) if what_if is None else what_if
         # Before anything runs: a question that cannot be understood is found at once.
         self._others = [imagined(machines, question) for question in asked]
         self.base = for_trials(config, machines)
-        job = self.base.job()
+        job = as_asked(self.base, config).job()
         self._job_task: Task = job.task
         self._own_lr = job.optimizer.lr  # of an optimizer that Python gave: it has a rate of its own
         self._seeds, self._seconds = seeds, seconds

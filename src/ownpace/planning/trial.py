@@ -210,6 +210,12 @@ def for_trials(config: Config, fleet: Fleet) -> Config:
     )
 
 
+def as_asked(base: Config, config: Config) -> Config:
+    """What trials share, with the length and the target that were asked for, so that bad ones are found at once."""
+    one = 1 if config.samples is None and config.epochs is None else config.samples
+    return replace(base, samples=one, epochs=config.epochs, target=config.target, target_loss=config.target_loss)
+
+
 def with_fewer_tests(task: Task, most: int) -> Task:
     """The same task, tested with so many of its test samples at most, always the same: evaluations are many here."""
     every = samples_to_test(task)

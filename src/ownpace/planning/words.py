@@ -26,6 +26,9 @@ def verdict(plan: Plan, fleet: Fleet) -> str:
     lines = [_first(plan)]
     if (second := _second(plan)) is not None:
         lines.append(second)
+    unknown = [row.algorithm for row in plan.ranking if row.time_to_target is None and row.at_most_s is None]
+    if unknown and not plan.timing_only:
+        lines.append(f"{_listed(unknown)} may be better: there was no time to search their learning rates.")
     lines += [line for name, answer in plan.what_if.items() if (line := _answer(name, answer, plan, fleet))]
     if plan.noise_scale is not None and 2 <= plan.noise_scale < math.inf:
         said = f"Near the target, updates of more than about {_round(plan.noise_scale):,} samples stop paying"

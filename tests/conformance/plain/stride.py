@@ -128,8 +128,8 @@ class Wait:
             # The first that was waited for is told of by the sum after it, and does not count.
             if self._sums > self._since + 2:
                 self._dear.append(missed / (missed + whole) > self._most)
-            if sum(self._dear[-3:]) >= 2:
-                self.is_on, self._next = False, self._sums + 200
+            if self._dear == [True] or sum(self._dear[-3:]) >= 2:
+                self.is_on, self._next = False, self._sums + 400
         elif self._most and self._sums >= self._next and not all_late:
             self.is_on, self._since, self._dear = True, self._sums, []
 

@@ -57,6 +57,15 @@ def test_steps_are_those_of_an_ordinary_loop_over_the_same_samples(
     assert fleet.samples == sum(map(sum, loops))
 
 
+def test_leads_what_follows_and_scripts_that_ask() -> None:
+    following, asked = FleetProgress(2), FleetProgress(2)
+    assert not following.leads
+    Noting(following)
+    asked.is_asked = True
+    assert following.leads
+    assert asked.leads
+
+
 def test_a_loop_that_is_left_counts_its_complete_passes() -> None:
     fleet, progress = FleetProgress(2), Progress(math.inf)
     for passes, epoch in ((2, 2), (0, 2), (3, 5)):

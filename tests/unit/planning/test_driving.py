@@ -32,6 +32,15 @@ def test_no_trial_begins_when_the_time_is_up():
     assert (found, len(made)) == ({"a": 1}, 3)
 
 
+def test_what_has_begun_is_finished_first():
+    done: list[str] = []
+    asked = {name: asking(1, 1, 1) for name in "abc"}
+    drive(asked, Here(), on_found=lambda name, _: done.append(name), go_on=lambda: len(done) < 2)
+    made: list[int] = []
+    found = drive({name: asking(1, 2) for name in "abc"}, Here(), lambda: made.append(1), lambda: len(made) < 6)
+    assert (done, found) == (["a", "b"], {"a": 3, "b": 3})
+
+
 def test_who_waits_hears_of_it_and_what_was_cut_off_is_said():
     told: list[PlanProgress] = []
     driver = StageDriver({}, [], told.append)

@@ -90,11 +90,14 @@ def test_what_is_known_is_told_when_it_is_interrupted():
         ({"seeds": ()}, "at least one"),
         ({"what_if": ["drop:all"]}, "this fleet's machines"),
         ({"fleet": "x4"}, "ownpace measure"),
+        ({"seconds": 0}, "seconds is 0; it must be"),
+        ({"config": Config(task=Blobs(), target=2)}, "target is 2; it is an accuracy"),
+        ({"config": Config(task=Blobs(), epochs=-1)}, "epochs is -1"),
     ],
 )
 def test_bad_input_is_found_before_anything_runs(more, said):
     with pytest.raises(InputError, match=said):
-        plan(Config(task=Blobs()), **{"fleet": "4,1", "processes": 1, **more})
+        plan(**{"config": Config(task=Blobs()), "fleet": "4,1", "processes": 1, **more})
 
 
 def test_who_takes_part_depends_on_the_fleet():
@@ -145,3 +148,4 @@ def test_when_the_time_is_up_a_plan_says_what_is_missing(monkeypatch, late, said
     assert made.timing_only == (late == "first_search")
     assert not any("learnt nothing" in line for line in made.uncertain)
     assert bool(made.what_if) == (late != "end")
+    assert ("pace may be better" in made.verdict) == (late == "searches")

@@ -2,10 +2,10 @@
 
     missed    samples that a worker could have made while it waited for a sum: seconds · pace
     cost      Σ missed / (Σ missed + Σ samples of the round), of all workers: the part of a round that is lost
-    waits     as long as no two of the last three costs were above `most`, a twentieth by default
+    waits     as long as no more than half of the last three costs were above `most`, a twentieth by default
 
 How long a wait takes is known by waiting alone: who goes on alone sees no more than whether the sum was there after a
-step; and a worker that is ahead of the others stays ahead. So it is tried, from the fourth sum on; and again two
+step; and a worker that is ahead of the others stays ahead. So it is tried, from the fourth sum on; and again four
 hundred sums after it was found too dear. The first wait of a trial, after which all begin together, does not count.
 Where the last sum took all workers longer than a step, even the last to hand in, waiting is known to be dear, and not
 tried: on a slow network nobody ever waits.
@@ -23,15 +23,16 @@ from ownpace.core.contract.values import Gradient
 from ownpace.core.settings import not_negative
 
 MOST_WAIT = 0.05
-"""The part of a round that may be lost. Sums that come half a round late cost ResNet-18 about a fifth of its run: that
-is how long it takes to make up for them. But they cost MNIST's small net nothing, and which of the two a model is like
-is not known here: so no more than a quarter of what there is to gain."""
+"""The part of a round that may be lost. Sums that come half a round late or later cost ResNet-18 about a point, as
+much as the last fifth of its run gains. But they cost MNIST's small net nothing, and which of the two a model is like
+is not known here: so no more than a quarter of what there may be to gain."""
 _REMEMBERED = 3
-"""Costs: a single outlier neither begins nor ends anything."""
+"""Costs: a single outlier does not end what was found cheap."""
 _FIRST = 4
 """Sums before the first trial: paces are known by then, and sizes have settled."""
-_AGAIN = 200
-"""Sums between two trials. One that fails is over after four waits of about a step: a hundredth of the time."""
+_AGAIN = 400
+"""Sums between two trials. One that fails is over after three waits, of about a step at most: half a hundredth of the
+time."""
 _BEFORE = 2
 """Sums of a trial that tell nothing of what waiting costs: the first is of what was before, the second of the wait
 after which all begin together."""
@@ -72,7 +73,7 @@ class Waiting:
         if self._sums > _BEFORE:
             missed = total.notes["missed"]
             self._costs.append(missed / max(1.0, missed + total.samples))
-        if 2 * sum(cost > self._most for cost in self._costs) > _REMEMBERED:
+        if 2 * sum(cost > self._most for cost in self._costs) > len(self._costs):
             self.waits, self._until_trial = False, _AGAIN
 
 

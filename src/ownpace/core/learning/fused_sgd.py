@@ -1,4 +1,4 @@
-"""A step of SGD on a GPU in one kernel, for steps that a worker makes alone.
+"""A step of SGD on a GPU in one kernel, for steps that a worker makes alone, or with others on the same GPU.
 
 Written out, a step with clipping, decay and Nesterov's momentum goes through the vector a dozen times, which on a slow
 card is a tenth of a small micro-batch's time. Fused, it rounds elsewhere than the written-out one: replicas that all

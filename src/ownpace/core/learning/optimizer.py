@@ -170,6 +170,7 @@ class FlatOptimizer:
         donate: bool = False,
         in_place: bool = False,
         alone: bool = False,
+        alike: bool = False,
     ) -> tuple[Tensor, State]:
         """One step from `values` and `state`: returns new ones and leaves `values` as it was.
 
@@ -183,9 +184,11 @@ class FlatOptimizer:
             donate: `state` may be overwritten, because it is not needed any more.
             in_place: And so may `values`.
             alone: Nobody else has to get the same bits from it: on a GPU, the fastest arithmetic will do.
+            alike: All who have to get the same bits make it on the same GPU: any arithmetic will do that has an order.
         """
-        if alone and self._whole and fused_sgd.is_possible(self._optimizer, values):
-            return self._fused(values if in_place else values.clone(), state, total, samples, lr_factor, donate)
+        if (alone or alike) and self._whole and fused_sgd.is_possible(self._optimizer, values):
+            scale = self._scale(total, samples, Tensor.norm if alone else length)
+            return self._fused(values if in_place else values.clone(), state, total, scale, lr_factor, donate)
         total = total if self._clip_norm is None else clipped(total, self._clip_norm * samples)
         if self._is_plain_sgd:
             return self._sgd(values, state, total, samples, lr_factor, donate, in_place)
@@ -254,15 +257,18 @@ class FlatOptimizer:
         # A schedule may have set momentum to 0 for now: torch then leaves the buffer as it is.
         return values, state if donate else clone(state)
 
+    def _scale(self, total: Tensor, samples: int, norm: Callable[[Tensor], Tensor]) -> Tensor | float:
+        """What makes a sum the mean, clipped if it has to be."""
+        if self._clip_norm is None:
+            return 1 / samples
+        return (self._clip_norm / (norm(total) / samples + 1e-6)).clamp(max=1.0) / samples
+
     def _fused(
-        self, values: Tensor, state: State, total: Tensor, samples: int, lr_factor: float, donate: bool
+        self, values: Tensor, state: State, total: Tensor, scale: Tensor | float, lr_factor: float, donate: bool
     ) -> tuple[Tensor, State]:
         """SGD in one kernel."""
         state = state if donate else clone(state)
         buffer = state[0].get("momentum_buffer")
-        scale: Tensor | float = 1 / samples
-        if self._clip_norm is not None:
-            scale = (self._clip_norm / (total.norm() / samples + 1e-6)).clamp(max=1.0) / samples
         known = buffer if isinstance(buffer, Tensor) else None
         buffer = fused_sgd.step(self._optimizer, values, known, total, scale, lr_factor)
         return values, state if buffer is None else [{"momentum_buffer": buffer}]

@@ -115,15 +115,17 @@ class LearnerState:
         """
         self.settings_watch.hear(agreed, mine)
 
-    def step(self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int) -> None:
-        """Make an update."""
+    def step(
+        self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int, *, alike: bool = False
+    ) -> None:
+        """Make an update; `alike`: all replicas make it on the same GPU."""
         if gradient.samples:
             begun_s = self._context.clock.now()
             # Closed before the update is counted: a budget of time that is spent by now does not include it.
             self._maybe_close_totals()
             self._away_from = None
             self.settings_watch.look()
-            self.held.step(gradient, self._lr_factor(lr_scale), memory, self.settings_watch.agreed)
+            self.held.step(gradient, self._lr_factor(lr_scale), memory, self.settings_watch.agreed, alike=alike)
             self._made_update(gradient, advance)
             self.on_stepped(begun_s)
 
@@ -137,13 +139,18 @@ class LearnerState:
         if self.unfinished is not None:
             self.unfinished.finish()
 
-    def step_by_layer(self, summed: ProcessSum, lr_scale: float, advance: float | None) -> Gradient:
-        """Make an update with a sum as its layers arrive, if that can be done; returns what goes with the sum."""
+    def step_by_layer(
+        self, summed: ProcessSum, lr_scale: float, advance: float | None, *, layers_count: bool
+    ) -> Gradient:
+        """Make an update with a sum as its layers arrive, if that can be done; returns what goes with the sum.
+
+        `layers_count`: the next gradient can begin before all of them are there.
+        """
         self.settle()
         held, progress = self.held, self._progress
-        if not isinstance(held, FlatParameters) or not summed.comes_by_layer:
+        if not isinstance(held, FlatParameters) or not summed.comes_by_layer or not layers_count:
             gradient = summed.whole()
-            self.step(gradient, lr_scale, advance, 0)
+            self.step(gradient, lr_scale, advance, 0, alike=summed.within_gpu)
             return gradient.without_numbers()
         said = summed.begin()
         # The last update waits for all of it: nothing may be under way when the accounts are closed.
@@ -163,7 +170,7 @@ class LearnerState:
             self.on_stepped(begun_s)
         else:
             self._maybe_tell_of_waiting(held)
-            self.step(summed.whole(), lr_scale, advance, 0)
+            self.step(summed.whole(), lr_scale, advance, 0, alike=summed.within_gpu)
         return said.without_numbers()
 
     def _maybe_tell_of_waiting(self, held: FlatParameters) -> None:

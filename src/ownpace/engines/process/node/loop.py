@@ -59,6 +59,8 @@ class UserLoop:
         self._point = ModelPoint(user)
         self._stays = False
         """Whether models are where they were before the step of another."""
+        self.batches = 0
+        """How many the script has been handed for its next step, this far."""
         self.largest_step = 0
         """The most samples that the user's loop has taken for one `optimizer.step()`."""
         self.is_running = False
@@ -170,7 +172,9 @@ class UserLoop:
                 parameter.grad = None
             self.is_void = False
         self._point.check()
+        self.batches += 1
         if self._handed_out.add(samples, [pair.keeps_gradient for pair in self._user.pairs]):
+            self.batches = 1
             self._begun_s = self._worker.context.clock.now()
             self._stopwatch.start()
             for pair in self._user.pairs:

@@ -322,7 +322,7 @@ class ProcessWorker(ProcessNode):
         if isinstance(total, ProcessSum):
             self.finish_asked()
             self._settle()
-            return self.learner.step_by_layer(total, lr_scale, advance)
+            return self.learner.step_by_layer(total, lr_scale, advance, layers_count=self.source.takes_layers)
         gradient = await total  # a user's loop has yet to bring this worker's part
         self.step(gradient, lr_scale=lr_scale, advance=advance)
         return gradient.without_numbers()

@@ -30,6 +30,7 @@ class HeldParameters(Protocol):
         settings: Sequence[float] = (),
         *,
         alone: bool = False,
+        alike: bool = False,
     ) -> None:
         """Take one optimizer step, with one of several optimizer states.
 
@@ -39,6 +40,7 @@ class HeldParameters(Protocol):
             memory: Which optimizer state to use.
             settings: The numbers of the optimizer's groups that all replicas have agreed on, if they have to.
             alone: No replica has to get the same bits from it.
+            alike: All replicas are on the same GPU.
         """
 
     def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
@@ -149,6 +151,7 @@ class FlatParameters:
         settings: Sequence[float] = (),
         *,
         alone: bool = False,
+        alike: bool = False,
     ) -> None:
         self._look_at_layers(gradient)
         self.values, self._states[memory] = self._optimizer.step(
@@ -161,6 +164,7 @@ class FlatParameters:
             donate=True,
             in_place=not self._handed_out,
             alone=alone,
+            alike=alike,
         )
         self._handed_out = False
 

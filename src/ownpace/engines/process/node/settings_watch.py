@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 _FAR = 0.1
 """A part of the largest that a setting has been. Local steps are made at different moments, so that small differences
 come and go."""
-_WHY = "a scheduler that is stepped once a batch follows each rank's own count: give it to fleet.schedule(...)"
+_WHY = (
+    "a scheduler that is stepped once a batch follows each rank's own count: give it to fleet.schedule(...), or set "
+    "rates by fleet.steps"
+)
 
 
 class SettingsWatch:

@@ -18,6 +18,7 @@ from ownpace.engines.process.node.receiving import taken
 from ownpace.engines.process.talk.channels import Work, finish
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives, Works
 from ownpace.engines.process.talk.header import Said
+from ownpace.engines.process.talk.shared_sums import ahead
 from ownpace.engines.progress import Progress
 
 HearSettings = Callable[[Sequence[float], Sequence[float]], None]
@@ -270,8 +271,14 @@ class ProcessSum:
         """Of layers, the lowest first."""
         return self._collectives.buckets[::-1]
 
+    @property
+    def within_gpu(self) -> bool:
+        """Whether it is made on the one GPU that all members share."""
+        return self._collectives.channels.within_gpu
+
     def whole(self) -> Gradient:
-        """The sum, a gradient's, waited for here and now."""
+        """The sum, a gradient's, waited for here and now; or, on a GPU that all share, by what is queued next."""
+        self._works = ahead(self._works)
         gradient = taken(self)
         assert isinstance(gradient, Gradient)
         return gradient
@@ -298,7 +305,7 @@ class ProcessSum:
         bucket = self.buckets[number]
         reporter, now = self._sums.context.reporter, self._sums.context.clock.now()
         # Also where it has come: only then does a GPU's stream know that what follows has to wait for it.
-        self._sums.wait(self._bringing(number), self._collectives.channels.name)
+        self._sums.wait(ahead(self._bringing(number)), self._collectives.channels.name)
         reporter.waited("layers", now)
         if number == len(self.buckets) - 1 and self._said is not None:
             self._tell(self._said)

@@ -155,6 +155,7 @@ class UserParameters:
         settings: Sequence[float] = (),
         *,
         alone: bool = False,
+        alike: bool = False,
     ) -> None:
         assert memory == 0, "a user's optimizer has one state"
         self._make_means(gradient)

@@ -13,7 +13,6 @@ Places that belong to one member are zero in every other's header, so a sum keep
 from __future__ import annotations
 
 import math
-import operator
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -154,38 +153,35 @@ class SumHeader:
         Raises:
             WireError: No member says that: a count is no number.
         """
-        # For every sum: plain loops over a plain list, since a few microseconds add up.
+        # For every sum, so by columns of a plain list: a few microseconds add up.
         numbers = summed[: self._first_note].tolist()
+        end, width = 1 + self._num_members * self._width, self._width
+        columns = [numbers[at:end:width] for at in range(1, 1 + width)]
         fixed, counts = len(Entry._fields), len(Entry._fields) + self._num_shards
-        starts = range(1, 1 + self._num_members * self._width, self._width)
-        entries = [Entry._make(numbers[start : start + fixed]) for start in starts]
-        present, versions = entries, [numbers[start + fixed : start + counts] for start in starts]
-        if not all(map(operator.itemgetter(0), entries)):
-            versions = [each for each, entry in zip(versions, entries, strict=True) if entry.present]
-            present = [entry for entry in entries if entry.present]
-        of_present = zip(*present, strict=True) if present else ((),) * fixed
-        _, samples, losses, seconds, _, names, partial, _, through = of_present
+        _, all_samples, _, all_seconds, came_s, _, _, used, _ = columns[:fixed]
+        said = columns
+        if not all(columns[0]):  # members without a gradient have only come
+            said = [[each for each, is_there in zip(column, columns[0], strict=True) if is_there] for column in columns]
+        present, samples, losses, seconds, _, names, partial, _, through = said[:fixed]
+        whole = list(map(_whole, all_samples))
         return Said(
             stop=numbers[0] > 0,
-            last_came_s=max([entry.came_s for entry in entries]),
+            last_came_s=max(came_s),
             samples=_whole(sum(samples)),
             loss=_total(losses),
             seconds=_total(seconds),
-            versions=tuple([_whole(min(column)) for column in zip(*versions, strict=True)]) or (0,) * self._num_shards,
+            versions=tuple([_whole(min(column)) for column in said[fixed:counts] if column]) or (0,) * self._num_shards,
             notes=self._notes(summed, names, noted) if any(names) else NO_NOTES,
-            contributions=tuple([Contribution(_whole(e.samples), e.seconds, _whole(e.used)) for e in entries]),
+            contributions=tuple(map(Contribution, whole, all_seconds, map(_whole, used))),
             settings=self._settings.read(summed),
             partial=any(partial),
-            counts=self._counts([numbers[start + counts : start + self._width] for start in starts]),
+            counts=tuple([_whole(sum(column)) for column in columns[counts:]]),
             sources=self._sources(numbers[self._first_source :]),
             through=_total(through) / max(1, len(present)),
         )
 
     def _sources(self, used: Sequence[float]) -> Sources:
         return tuple([(rank, _whole(samples)) for rank, samples in enumerate(used) if samples])
-
-    def _counts(self, of_members: Sequence[Sequence[float]]) -> tuple[int, ...]:
-        return tuple(_whole(sum(column)) for column in zip(*of_members, strict=True)) if self._num_counts else ()
 
     def _notes(self, summed: Numbers, names: Sequence[float], noted: Notes) -> Notes:
         if set(names) != {checksum(noted)}:

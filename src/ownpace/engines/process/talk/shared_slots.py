@@ -50,7 +50,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Counts:
+class SumCounts:
     """What others must know of a member's part in sums."""
 
     arrived: Count
@@ -64,8 +64,8 @@ class Board:
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._map = memory
-        self.on_host = Counts(Count(memory, 0), Count(memory, 1))
-        self.on_gpu = Counts(Count(memory, 2), Count(memory, 3))
+        self.on_host = SumCounts(Count(memory, 0), Count(memory, 1))
+        self.on_gpu = SumCounts(Count(memory, 2), Count(memory, 3))
 
     @staticmethod
     def nbytes(room: int) -> int:

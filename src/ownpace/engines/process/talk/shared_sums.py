@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,8 +28,8 @@ from datetime import timedelta
 import torch
 from torch import Tensor
 
-from ownpace.engines.process.talk.channels import finish
-from ownpace.engines.process.talk.shared_slots import Count, Counts, Peers, Slots
+from ownpace.engines.process.talk.channels import Work, finish
+from ownpace.engines.process.talk.shared_slots import Count, Peers, Slots, SumCounts
 
 MOST_LIVE = 64
 """Sums whose places are in use: GPUs have so many events."""
@@ -50,7 +50,7 @@ class SharedSums:
         member: int,
         peers: Peers,
         on_wait: Callable[[], None],
-        counts: Sequence[Counts],
+        counts: Sequence[SumCounts],
         slots: Slots,
         room: int,
     ) -> None:
@@ -172,9 +172,40 @@ class SharedSum:
             RuntimeError: They are not by then, or one will not come.
         """
         if not self._is_made:
+            self._parts.wait(timeout)
+            self._make()
+
+    def _make(self) -> None:
+        self._sums.add_up(self)
+        self._is_made = True
+
+    def is_queued(self) -> bool:
+        """Whether all members have laid their parts down, which a GPU may still have to do."""
+        return self._is_made or self._parts.is_counted()
+
+    def queue(self, timeout: timedelta) -> None:
+        """Make the sum as soon as all parts are laid down: a GPU waits for them, Python does not."""
+        if not self._is_made:
             self._parts.wait_for_counts(timeout)
-            self._sums.add_up(self)
-            self._is_made = True
+            self._make()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Ahead:
+    """A sum that is over for Python as soon as a GPU has been told to make it."""
+
+    _sum: SharedSum
+
+    def is_completed(self) -> bool:
+        return self._sum.is_queued()
+
+    def wait(self, timeout: timedelta = _PATIENCE) -> None:
+        self._sum.queue(timeout)
+
+
+def ahead(works: Iterable[Work]) -> list[Work]:
+    """The same, but where sums are made on a GPU that all members share, only what a GPU does next waits for them."""
+    return [_Ahead(work) if isinstance(work, SharedSum) else work for work in works]
 
 
 @dataclass(eq=False, slots=True)
@@ -191,6 +222,10 @@ class Meeting:
     def is_completed(self) -> bool:
         """Whether all have, or one never will."""
         return bool(self._gone) or self._missing() is None
+
+    def is_counted(self) -> bool:
+        """Whether all say so, or one never will."""
+        return bool(self._gone) or all(count.value > self._number for count in self._counts)
 
     def _missing(self) -> int | None:
         for member, count in enumerate(self._counts):
