@@ -189,7 +189,7 @@ def spread(values: Sequence[float], digits: int | None = None) -> str:
     text = f"{mean:.3g}" if digits is None else f"{mean:.{digits}f}"
     if len(values) < 2:
         return f"{text} (one seed)"
-    return f"{text} ± {statistics.stdev(values):.2g}"
+    return f"{text} ± {statistics.stdev(values):.2g}" + (" (two seeds)" if len(values) == 2 else "")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
