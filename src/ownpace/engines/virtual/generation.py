@@ -161,6 +161,8 @@ class VirtualGeneration:
         """Let a worker go on where the one of this name was; one that is new begins like the first of the others."""
         state = self._state
         if not state["workers"]:
+            if self.servers:  # the last of the others is gone; what the servers have is what this one begins with
+                worker.progress.begin_at(*self._counts_of_servers())
             return
         of_name = state["workers"].get(name)
         record = of_name or next(iter(state["workers"].values()))
@@ -176,11 +178,14 @@ class VirtualGeneration:
 
     def _counts(self, record: WorkerRecord) -> tuple[int, tuple[int, ...], float]:
         if self.servers:  # they know: a worker had heard of fewer updates when it ended
-            progresses = [server.progress for server in self.servers]
-            furthest = max(progresses, key=lambda progress: progress.samples)
-            return furthest.samples, tuple(progress.version for progress in progresses), furthest.ahead
+            return self._counts_of_servers()
         counts = record["counts"]
         return counts["samples"], (counts["version"],), counts["ahead"]
+
+    def _counts_of_servers(self) -> tuple[int, tuple[int, ...], float]:
+        progresses = [server.progress for server in self.servers]
+        furthest = max(progresses, key=lambda progress: progress.samples)
+        return furthest.samples, tuple(progress.version for progress in progresses), furthest.ahead
 
     def _place_data(self) -> None:
         simulation, state = self._simulation, self._state
