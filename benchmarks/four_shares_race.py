@@ -11,18 +11,21 @@ from matplotlib.figure import Figure
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 LOOKS = {
-    "ddp-split": ("DDP, batches split by speed", "#888888"),
-    "balanced": ("balanced", "#b5651d"),
-    "stride": ("stride", "#2a9d74"),
+    ("ddp-split", "gloo"): ("DDP, batches split by speed", "#888888"),
+    ("balanced", "gloo"): ("balanced, sums through gloo", "#e0b48a"),
+    ("balanced", "memory"): ("balanced", "#b5651d"),
+    ("stride", ""): ("stride", "#2a9d74"),
 }
+"""By way and how sums went; for stride that makes no difference."""
 
 
 def main() -> None:
     figure = Figure(figsize=(7.5, 3.8), layout="constrained")
     axis = figure.subplots()
-    ended: dict[str, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    ended: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for run in json.loads((DOCS / "results" / "four-shares-recipe.json").read_text()):
-        ended[run["way"]][run["epochs"]].append((run["seconds"], 100 * run["accuracy"]))
+        way = run["way"], "" if run["way"] == "stride" else run["sums"]
+        ended[way][run["epochs"]].append((run["seconds"], 100 * run["accuracy"]))
     for way, (label, colour) in LOOKS.items():
         lengths = sorted(ended[way])
         means = [tuple(map(mean, zip(*ended[way][epochs], strict=True))) for epochs in lengths]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from ownpace.cli import options
 from ownpace.cli.logs import show_logs
 from ownpace.run.config import Config
 from ownpace.run.help import RUN, WRITE
+
+if TYPE_CHECKING:
+    from ownpace.measuring import Measured
 
 _TAKEN = (
     *("task", "task_parameters", "model", "device", "precision", "cuda_graphs"),
@@ -81,7 +84,11 @@ def measure(
         )
     if as_json:
         typer.echo(json.dumps(found.as_dict() | {"fleet_file": None if out is None else str(out)}))
-        return
+    else:
+        _show(found, out)
+
+
+def _show(found: Measured, out: Path | None) -> None:
     from ownpace.measuring.words import lines, table
 
     shown = Console()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from ownpace.core.learning.range_steps import RangeSteps, is_plain_sgd
 from ownpace.core.learning.schedule import Schedule
 from ownpace.core.settings import not_negative, positive
 
+SameBits = Literal["everywhere", "on one GPU", "nowhere"]
+"""Where several who make the same step must get the same bits from it: on machines of any kind; on the one GPU that
+they share, where any arithmetic will do that adds in a fixed order; or there is one alone, and the fastest will do."""
 State = list[dict[str, object]]
 """An optimizer's state: one dictionary per parameter it knows."""
 Build = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -169,25 +173,23 @@ class FlatOptimizer:
         lr_factor: float = 1.0,
         donate: bool = False,
         in_place: bool = False,
-        alone: bool = False,
-        alike: bool = False,
+        same_bits: SameBits = "everywhere",
     ) -> tuple[Tensor, State]:
         """One step from `values` and `state`: returns new ones and leaves `values` as it was.
 
         Args:
             values: The parameters, flat.
             state: The optimizer's state that belongs to them.
-            total: The sum of the samples' gradients, flat.
+            total: The sum of the gradients of `samples` samples, flat.
             samples: How many they were.
             partial: Whether some layers may have no gradient: those stay as they are. Only after `by_layer`.
             lr_factor: By what the optimizer's learning rates are multiplied.
             donate: `state` may be overwritten, because it is not needed any more.
             in_place: And so may `values`.
-            alone: Nobody else has to get the same bits from it: on a GPU, the fastest arithmetic will do.
-            alike: All who have to get the same bits make it on the same GPU: any arithmetic will do that has an order.
+            same_bits: Where others have to get the same bits from it.
         """
-        if (alone or alike) and self._whole and fused_sgd.is_possible(self._optimizer, values):
-            scale = self._scale(total, samples, Tensor.norm if alone else length)
+        if same_bits != "everywhere" and self._whole and fused_sgd.is_possible(self._optimizer, values):
+            scale = self._scale(total, samples, Tensor.norm if same_bits == "nowhere" else length)
             return self._fused(values if in_place else values.clone(), state, total, scale, lr_factor, donate)
         total = total if self._clip_norm is None else clipped(total, self._clip_norm * samples)
         if self._is_plain_sgd:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ownpace.core.contract import events
 from ownpace.core.contract.values import Gradient, Parameters
+from ownpace.core.learning.optimizer import SameBits
 from ownpace.engines.ledger import EvaluationMarks
 from ownpace.engines.process.node.alignment import Alignment
 from ownpace.engines.process.node.context import NodeContext
@@ -116,16 +117,21 @@ class LearnerState:
         self.settings_watch.hear(agreed, mine)
 
     def step(
-        self, gradient: Gradient, lr_scale: float, advance: float | None, memory: int, *, alike: bool = False
+        self,
+        gradient: Gradient,
+        lr_scale: float,
+        advance: float | None,
+        memory: int,
+        same_bits: SameBits = "everywhere",
     ) -> None:
-        """Make an update; `alike`: all replicas make it on the same GPU."""
+        """Make an update; `same_bits`: where replicas have to get the same from it."""
         if gradient.samples:
             begun_s = self._context.clock.now()
             # Closed before the update is counted: a budget of time that is spent by now does not include it.
             self._maybe_close_totals()
             self._away_from = None
             self.settings_watch.look()
-            self.held.step(gradient, self._lr_factor(lr_scale), memory, self.settings_watch.agreed, alike=alike)
+            self.held.step(gradient, self._lr_factor(lr_scale), memory, self.settings_watch.agreed, same_bits=same_bits)
             self._made_update(gradient, advance)
             self.on_stepped(begun_s)
 
@@ -150,7 +156,7 @@ class LearnerState:
         held, progress = self.held, self._progress
         if not isinstance(held, FlatParameters) or not summed.comes_by_layer or not layers_count:
             gradient = summed.whole()
-            self.step(gradient, lr_scale, advance, 0, alike=summed.within_gpu)
+            self.step(gradient, lr_scale, advance, 0, summed.same_bits)
             return gradient.without_numbers()
         said = summed.begin()
         # The last update waits for all of it: nothing may be under way when the accounts are closed.
@@ -170,7 +176,7 @@ class LearnerState:
             self.on_stepped(begun_s)
         else:
             self._maybe_tell_of_waiting(held)
-            self.step(summed.whole(), lr_scale, advance, 0, alike=summed.within_gpu)
+            self.step(summed.whole(), lr_scale, advance, 0, summed.same_bits)
         return said.without_numbers()
 
     def _maybe_tell_of_waiting(self, held: FlatParameters) -> None:
@@ -192,10 +198,13 @@ class LearnerState:
         if gradient.samples:
             self.has_stepped_alone = True
             begun_s = self._context.clock.now()
-            is_alone = not gradient.contributions  # else several take this step together, and stay together
+            # Of a sum, several take this step together, and stay together.
+            same_bits: SameBits = "everywhere" if gradient.contributions else "nowhere"
             if self._away_from is None:
                 self._away_from = self.held.snapshot()  # what an evaluation or a checkpoint in mid-round sees
-            self.held.step(gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient), alone=is_alone)
+            self.held.step(
+                gradient, self._lr_factor(lr_scale), settings=self._settings_for(gradient), same_bits=same_bits
+            )
             # Of a sum of several workers, this one's part.
             self._local_samples += gradient.samples // max(1, len(gradient.contributions))
             self.on_progress(self._local_samples)

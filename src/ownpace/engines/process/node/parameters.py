@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import WireError
 from ownpace.core.contract.values import Gradient, Shard
-from ownpace.core.learning.optimizer import FlatOptimizer, State
+from ownpace.core.learning.optimizer import FlatOptimizer, SameBits, State
 from ownpace.engines.process.node.unfinished import ArrivingLayers, UnfinishedStep
 
 
@@ -29,8 +29,7 @@ class HeldParameters(Protocol):
         memory: int = 0,
         settings: Sequence[float] = (),
         *,
-        alone: bool = False,
-        alike: bool = False,
+        same_bits: SameBits = "everywhere",
     ) -> None:
         """Take one optimizer step, with one of several optimizer states.
 
@@ -39,8 +38,7 @@ class HeldParameters(Protocol):
             lr_factor: Multiplies the learning rates.
             memory: Which optimizer state to use.
             settings: The numbers of the optimizer's groups that all replicas have agreed on, if they have to.
-            alone: No replica has to get the same bits from it.
-            alike: All replicas are on the same GPU.
+            same_bits: Where replicas have to get the same bits from it.
         """
 
     def peek(self, gradient: Gradient, lr_factor: float, settings: Sequence[float] = ()) -> Tensor:
@@ -150,8 +148,7 @@ class FlatParameters:
         memory: int = 0,
         settings: Sequence[float] = (),
         *,
-        alone: bool = False,
-        alike: bool = False,
+        same_bits: SameBits = "everywhere",
     ) -> None:
         self._look_at_layers(gradient)
         self.values, self._states[memory] = self._optimizer.step(
@@ -163,8 +160,7 @@ class FlatParameters:
             lr_factor=lr_factor,
             donate=True,
             in_place=not self._handed_out,
-            alone=alone,
-            alike=alike,
+            same_bits=same_bits,
         )
         self._handed_out = False
 

@@ -12,6 +12,7 @@ from ownpace.core.contract import events
 from ownpace.core.contract.errors import MachineDied
 from ownpace.core.contract.values import NO_NOTES, Gradient, Group, Notes
 from ownpace.core.learning.layer_work import LayerBucket
+from ownpace.core.learning.optimizer import SameBits
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S, Inbox
 from ownpace.engines.process.node.receiving import taken
@@ -272,9 +273,9 @@ class ProcessSum:
         return self._collectives.buckets[::-1]
 
     @property
-    def within_gpu(self) -> bool:
-        """Whether it is made on the one GPU that all members share."""
-        return self._collectives.channels.within_gpu
+    def same_bits(self) -> SameBits:
+        """Where those who step with it have to get the same bits."""
+        return "on one GPU" if self._collectives.channels.within_gpu else "everywhere"
 
     def whole(self) -> Gradient:
         """The sum, a gradient's, waited for here and now; or, on a GPU that all share, by what is queued next."""

@@ -15,6 +15,7 @@ from ownpace.core.contract.values import Gradient, Shard
 from ownpace.core.learning.flat import Layout, is_channels_last
 from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.core.learning.norms import length
+from ownpace.core.learning.optimizer import SameBits
 from ownpace.engines.process.node.flat_steps import FlatSteps
 from ownpace.engines.process.node.gathering import put_sums
 from ownpace.engines.process.node.no_trace import no_trace
@@ -154,8 +155,7 @@ class UserParameters:
         memory: int = 0,
         settings: Sequence[float] = (),
         *,
-        alone: bool = False,
-        alike: bool = False,
+        same_bits: SameBits = "everywhere",
     ) -> None:
         assert memory == 0, "a user's optimizer has one state"
         self._make_means(gradient)

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ownpace.core.contract.errors import SharedMemoryError
+from ownpace.core.contract.errors import SharedMemoryError, unknown
 from ownpace.engines.process.talk import futex, shared_memory
 from ownpace.engines.process.talk.gpu_slots import GpuSlots, kind_of
 from ownpace.engines.process.talk.shared_slots import Board, HostSlots, Peers
@@ -67,7 +67,7 @@ class SharedMeeting:
         self._file = -1
         self.offer = ""
         """To be shown to the others; empty: not with this member."""
-        identity = shared_memory.identity() if futex.is_available() else ""
+        identity = shared_memory.identity() if futex.is_available() and _is_wanted() else ""
         if identity and 1 < size <= _MOST_MEMBERS and self._room <= _MOST_ROOM:
             try:
                 self._make(identity, like.device)
@@ -123,3 +123,11 @@ class SharedMeeting:
             # First: it is closed first, and waits until others have read, which the other need not.
             made.insert(0, begin([board.on_gpu for board in boards], self._gpu, self._room))
         return made
+
+
+def _is_wanted() -> bool:
+    """Whether the user has not forbidden it: to measure sockets, or because something is wrong with memory."""
+    given = os.environ.get("OWNPACE_SUMS", "memory")
+    if given not in ("memory", "sockets"):
+        raise unknown("OWNPACE_SUMS", given, ("memory", "sockets"))
+    return given == "memory"

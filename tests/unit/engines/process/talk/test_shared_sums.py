@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ownpace.core.contract.errors import PeerLost
+from ownpace.core.contract.errors import InputError, PeerLost
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, local_store
 from ownpace.engines.process.talk import futex, shared_memory
 from ownpace.engines.process.talk.channels import Channels, Wiring, finish
@@ -136,8 +136,18 @@ def _channels(member: int, size: int, port: int, like: Tensor) -> Channels:
     )  # fmt: skip
 
 
+def test_sockets_can_be_asked_for(monkeypatch: pytest.MonkeyPatch):
+    like = torch.zeros(3)
+    assert SharedMeeting("workers", 0, 2, like.nbytes, like).offer
+    monkeypatch.setenv("OWNPACE_SUMS", "sockets")
+    assert not SharedMeeting("workers", 0, 2, like.nbytes, like).offer
+    monkeypatch.setenv("OWNPACE_SUMS", "socket")
+    with pytest.raises(InputError, match=r"'socket'.*sockets"):
+        SharedMeeting("workers", 0, 2, like.nbytes, like)
+
+
 @pytest.mark.parametrize("how", ["all", "one without memory", "one that lies", "one from elsewhere"])
-def test_all_members_go_the_same_way(monkeypatch: pytest.MonkeyPatch, how: str):
+def test_all_members_go_the_same_way(how: str):
     """Where one cannot, none does; the sums are right either way."""
     own, _ = local_store()
     like = torch.zeros(100)
