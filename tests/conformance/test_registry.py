@@ -58,7 +58,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "diloco-plain": ("diloco", {"steps": 4, "outer_lr": 1.0, "outer_momentum": 0.0, "by_pace": False}),
     "diloco-at-once": ("diloco", {"steps": 6, "smoothing": 1.0}),
     "stride-steps": ("stride", {"steps": 4, "batch": "fixed", "smoothing": 1.0}),
-    "stride-outer": ("stride", {"outer_lr": 0.7, "outer_momentum": 0.5}),
+    "stride-outer": ("stride", {"outer_lr": 0.7, "outer_momentum": 0.5, "max_wait": 0.0}),
     "stride-bounded": ("stride", {"steps": 3, "max_batch": 80, "warmup": 2, "batch": "fixed"}),
     "cocod-three": ("cocod", {"steps": 3, "smoothing": 1.0}),
     "overlap-local-three": ("overlap-local", {"steps": 3, "pullback": 0.5, "anchor_momentum": 0.3}),
