@@ -23,12 +23,14 @@ from ownpace.core.blocks.push_pull import compute_and_push, pull, push, push_by_
 from ownpace.core.blocks.quota import Quota
 from ownpace.core.blocks.round_limit import RoundLimit
 from ownpace.core.blocks.varying_batch import OwnPace, VaryingBatch
+from ownpace.core.blocks.waiting import MOST_WAIT, Waiting, check_max_wait
 from ownpace.core.contract.errors import shown
 from ownpace.core.contract.roles import Pending
 from ownpace.core.contract.values import NO_NOTES, Address, Batch, Contribution, Notes, Sources, sum_sources, union
 from ownpace.core.settings import not_negative, positive
 
 __all__ = [
+    "MOST_WAIT",
     "NO_NOTES",
     "Address",
     "Batch",
@@ -50,11 +52,13 @@ __all__ = [
     "Sizing",
     "Sources",
     "VaryingBatch",
+    "Waiting",
     "accumulate",
     "accumulate_all_but_last",
     "accumulate_and_reduce",
     "accumulate_and_step",
     "accumulate_until",
+    "check_max_wait",
     "check_outer_step",
     "check_smoothing",
     "check_steps",

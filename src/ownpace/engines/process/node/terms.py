@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from ownpace.engines.job import Job
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.talk.links import PrescribedLinks
 from ownpace.engines.roster import Roster
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class RunTerms:
         # A few digits tell two models of the same size apart, and fit into a line.
         shapes = hashlib.sha256(repr(layers).encode()).hexdigest()[:8]
         dtype = str(self.dtype).removeprefix("torch.")
-        return {
+        said = {
             "version of ownpace": __version__,
             "version of torch": torch.__version__,
             "algorithm": repr(self.algorithm),
@@ -123,3 +126,5 @@ class RunTerms:
             "budget": f"{self.samples} samples, {self.seconds} s",
             **{name.replace("_", " "): str(value) for name, value in more.items()},
         }
+        # A function is somewhere else in each process.
+        return {name: _ADDRESS.sub("", words) for name, words in said.items()}
