@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from ownpace.cli.main import main
 from ownpace.core.contract.event_file import read_events
 from ownpace.report import summarize
+from ownpace.run.place import check_comparison
 from ownpace.tasks import Digits
 
 KEYS = {
@@ -80,6 +81,7 @@ def test_compare_shows_all(capfd, tmp_path):
     config = json.loads((tmp_path / "r" / "stale-1" / "config.json").read_text())
     assert config["parameters"]["staleness"] == 0
     assert (tmp_path / "r" / "figure.png").exists()
+    assert check_comparison(tmp_path / "r", overwrite=True)  # it knows its own again
 
 
 def test_compare_goes_on_when_one_diverges(capfd):

@@ -53,7 +53,8 @@ def is_run(path: Path) -> bool:
 
 def _is_comparison(path: Path) -> bool:
     content = _json(path)
-    return isinstance(content, dict) and set(content) == {"runs", "out"}
+    runs = content.get("runs") if isinstance(content, dict) and "out" in content else None
+    return isinstance(runs, list) and all(isinstance(run, dict) and {"algorithm", "engine"} <= set(run) for run in runs)
 
 
 def _run_files(path: Path) -> list[str]:

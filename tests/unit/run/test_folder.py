@@ -231,7 +231,11 @@ def test_a_comparison_keeps_to_its_own_files(tmp_path):
     (tmp_path / "figure.png").write_bytes(b"mine")
     with pytest.raises(InputError, match=r"figure.png is in the way"):
         check_comparison(tmp_path, overwrite=True)
-    (tmp_path / "comparison.json").write_text('{"runs": [], "out": "r"}')
+    for foreign in ('{"runs": [1], "out": "r"}', '{"runs": [{"lap": 3}], "out": 1}', '{"runs": []}', "[]", "x"):
+        (tmp_path / "comparison.json").write_text(foreign)
+        with pytest.raises(InputError, match=r"comparison.json is in the way"):
+            check_comparison(tmp_path, overwrite=True)
+    (tmp_path / "comparison.json").write_text('{"runs": [{"algorithm": "sync", "engine": "virtual"}], "out": "r"}')
     with pytest.raises(InputError, match="already holds a comparison"):
         check_comparison(tmp_path, overwrite=False)
     assert check_comparison(tmp_path, overwrite=True)
