@@ -3,7 +3,8 @@
     python benchmarks/bench_peers.py --torchft torchft/bin/python --hivemind hivemind/bin/python --kept peers.jsonl
 
 Four processes with prescribed paces, one after the other for each system, all systems in each round. Environments for
-the others are made as in peers/README.md. The fleet `slow-link` is 4:2:1:1 with 100 Mbit/s for all of them together: it
+the others are made as in peers/README.md. All go through sockets, ownpace too (OWNPACE_SUMS): these four processes stand
+for four machines, which have no memory in common. The fleet `slow-link` is 4:2:1:1 with 100 Mbit/s for all of them together: it
 needs root, for a network namespace whose loopback is shaped by tc. What has been run is kept and not run again.
 """
 
@@ -160,6 +161,7 @@ def run(command: list[str], world: int) -> None:
     """To its end, in a group of its own: what it leaves behind is ended with it."""
     own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1", "RUST_LOG": "error"}
     own |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "LOGLEVEL": "ERROR", "TORCHFT_LOG": "error"}
+    own |= {"OWNPACE_SUMS": "sockets"}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=log, start_new_session=True)
         try:

@@ -242,10 +242,11 @@ class RankListener:
         """Stop listening; unless it is in order, the others are not told that this rank has parted."""
         with self.changed:
             for rank in self._ranks:
-                if not self._lines.is_up(rank):
+                # One that has parted is gone, or about to be: what is sent to it now would be waited for.
+                if rank in self._parted or not self._lines.is_up(rank):
                     self._lines.drop(rank)
             for rank in self._ranks if in_order else ():
-                if rank != self._rank:
+                if rank != self._rank and rank not in self._parted:
                     self._lines.send(rank, Parted())
             self._closing = True
         self._thread.join()

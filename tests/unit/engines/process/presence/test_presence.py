@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -107,6 +108,19 @@ def test_a_rank_that_has_parted_is_not_missed(three):
     for _ in range(3):  # it looks a few times more, at lines that have ended
         threading.Event().wait(0.3)
         left.check()
+
+
+def test_nothing_is_said_to_one_that_has_parted(three, monkeypatch):
+    """What is sent to a process that has ended would be waited for, at the end, for seconds."""
+    for rank in (0, 1):
+        three.do(rank, Presence.close).result(PATIENCE_S)
+    listener, sent = three.ranks[2]._listener, []
+    deadline = time.monotonic() + PATIENCE_S
+    while 0 not in listener._parted and time.monotonic() < deadline:  # the one that it has a line to
+        time.sleep(0.01)
+    monkeypatch.setattr(listener._lines, "send", lambda rank, control: sent.append(rank))
+    three.do(2, Presence.close).result(PATIENCE_S)
+    assert sent == []
 
 
 def test_one_who_suffers_hears_whose_failure_it_is(three):
