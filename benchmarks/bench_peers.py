@@ -3,9 +3,10 @@
     python benchmarks/bench_peers.py --torchft torchft/bin/python --hivemind hivemind/bin/python --kept peers.jsonl
 
 Four processes with prescribed paces, one after the other for each system, all systems in each round. Environments for
-the others are made as in peers/README.md. All go through sockets, ownpace too (OWNPACE_SUMS): these four processes stand
-for four machines, which have no memory in common. The fleet `slow-link` is 4:2:1:1 with 100 Mbit/s for all of them together: it
-needs root, for a network namespace whose loopback is shaped by tc. What has been run is kept and not run again.
+the others are made as in peers/README.md. All go through sockets, ownpace too (OWNPACE_SUMS): these four processes
+stand for four machines, which have no memory in common. The fleet `slow-link` is 4:2:1:1 with 100 Mbit/s for all of
+them together: it needs root, for a network namespace whose loopback is shaped by tc. What has been run is kept and
+not run again.
 """
 
 from __future__ import annotations

@@ -86,6 +86,9 @@ class MemoryMeeting(Protocol):
     ) -> Sequence[MemorySums]:
         """The ways to sum in it, each for tensors of its kind; none: there is no such memory."""
 
+    def close(self) -> None:
+        """It is over, one way or the other."""
+
 
 @dataclass(frozen=True)
 class Wiring:
@@ -117,9 +120,7 @@ class Channels:
         self._direct_bytes = 0 if self._asks else wiring.direct_bytes
         self._memory: Sequence[MemorySums] = ()
         if size > 1:
-            said = _await_members(name, member, size, wiring, meeting.offer if meeting else "")
-            if meeting is not None:
-                self._memory = meeting.open(said, partial(_all_agree, name, member, size, wiring), wiring.on_wait)
+            self._memory = _meet(name, member, size, wiring, meeting)
         self._groups: list[_ProcessGroup] = []
         for number in range(count if size > 1 else 0):
             self._groups.append(_connect(name, number, member, size, wiring, count))
@@ -265,9 +266,20 @@ def finish(works: Iterable[Work], group: str, on_tick: Callable[[], None]) -> No
                     asked_again = True  # it may have ended well just after the tick: the next wait tells
 
 
-def _await_members(name: str, member: int, size: int, wiring: Wiring, offer: str) -> list[bytes]:
-    """Wait until all members are about to connect: making a group hears nothing of one that died before."""
-    return _exchange("here", offer, name, member, size, wiring)
+def _meet(name: str, member: int, size: int, wiring: Wiring, meeting: MemoryMeeting | None) -> Sequence[MemorySums]:
+    """Wait until all members are about to connect: making a group hears nothing of one that died before.
+
+    Returns:
+        The ways to sum through memory that all members have.
+    """
+    if meeting is None:
+        _exchange("here", "", name, member, size, wiring)
+        return ()
+    try:
+        said = _exchange("here", meeting.offer, name, member, size, wiring)
+        return meeting.open(said, partial(_all_agree, name, member, size, wiring), wiring.on_wait)
+    finally:
+        meeting.close()
 
 
 def _all_agree(name: str, member: int, size: int, wiring: Wiring, mine: bool) -> bool:

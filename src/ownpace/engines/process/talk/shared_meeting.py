@@ -100,10 +100,16 @@ class SharedMeeting:
             except (OSError, SharedMemoryError) as error:
                 log.info("sums of %s do not go through memory: %s", self._name, error)
             if not agree(bool(made)):
+                for each in made:
+                    each.close(abandon=True)
                 made = ()
-        if self._file >= 0:
-            os.close(self._file)  # all others have opened it by now, or never will
         return made
+
+    def close(self) -> None:
+        """Forget how the memory is opened: all others have done so by now, or never will."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _open(self, offers: Sequence[Offer], on_wait: Callable[[], None]) -> Sequence[SharedSums]:
         boards: list[Board] = []
