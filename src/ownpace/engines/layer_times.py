@@ -6,8 +6,8 @@ from functools import cache, cached_property
 from itertools import accumulate
 
 from ownpace.core.contract.values import Shard
-from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.layer_work import FORWARD_SHARE, LayerBucket, layer_buckets, work_shares
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.task import Task
 
 

@@ -72,7 +72,7 @@ class EvaluationMarks:
         """The next one."""
 
     def go_on_from(self, samples: int) -> None:
-        """So many samples have been learnt from, and no evaluation of them is missing."""
+        """This many samples have been learnt from, and no evaluation of them is missing."""
         self.next = (samples // self._every + 1) * self._every
 
     def passed(self, samples: int) -> bool:

@@ -21,7 +21,7 @@ class ReplayedGradients:
         self._sizes: dict[int, int] = {}
 
     def wants(self, samples: int) -> bool:
-        """Whether a gradient of so many samples is to be replayed: if the size has come before."""
+        """Whether a gradient of this many samples is to be replayed: if the size has come before."""
         self._sizes[samples] = self._sizes.get(samples, 0) + 1
         return self._captured.knows(samples) or (
             self._sizes[samples] > 1 and sum(map(self._captured.knows, self._sizes)) < _MOST_GRAPHS

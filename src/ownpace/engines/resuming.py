@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.dataset_samples import samples_to_learn
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.job import Job, OnCheckpoint
 

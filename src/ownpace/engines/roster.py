@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Address, Group, Shard
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 
 
 class Roster:

@@ -26,8 +26,9 @@ def step(
         The momentum buffer, which the first step makes; None without momentum.
     """
     group = optimizer.param_groups[0]
-    momentum, is_first = group["momentum"], buffer is None
-    if momentum and buffer is None:
+    momentum = group["momentum"]
+    is_first = bool(momentum) and buffer is None  # without momentum, a GPU warns that it says nothing
+    if is_first:
         buffer = torch.empty_like(values)
     torch._fused_sgd_(
         [values],

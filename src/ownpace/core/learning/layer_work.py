@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ownpace.core.contract.errors import InputError, listed
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.dataset_samples import samples_to_learn
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.task import Task
 
 FORWARD_SHARE = 1 / 3

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from ownpace.core.contract.errors import InputError, unknown
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning import fused_sgd
-from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.group_settings import GroupSettings
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.norms import length
 from ownpace.core.learning.optimizer_state import join, split
 from ownpace.core.learning.range_steps import RangeSteps, is_plain_sgd

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ownpace.core.learning.flat import Layer
+from ownpace.core.learning.layout import Layer
 
 Entry = dict[str, object]
 """What an optimizer keeps for one parameter, by name."""

@@ -1,4 +1,4 @@
-"""The engine of real processes: torch.distributed between workers, ZeroMQ to servers, the wall clock.
+"""The engine of real processes: torch.distributed or shared memory between workers, ZeroMQ to servers.
 
 Folders, each of which knows only those above it:
 
@@ -19,7 +19,7 @@ One run, one process per node:
           hub.hub            hears all nodes; leads the conversation drawn in talk.control
           run.node_main      what a node's process does from its first word to its last
             lives.life         its generations
-              node.nodes         ProcessNode, ProcessServer, ProcessWorker: what `me` is
+              node.nodes, node.worker   ProcessNode, ProcessServer, ProcessWorker: what `me` is
                 node.inbox         messages       node.sums    collectives     node.learner  parameters and updates
                 node.task_gradients, node.loop    where a worker's gradients come from
 

@@ -12,7 +12,7 @@ from ownpace.engines.progress import Progress
 from ownpace.engines.virtual.awaitables import VirtualMessage
 from ownpace.engines.virtual.clock import Call, Planned
 from ownpace.engines.virtual.generation import VirtualGeneration
-from ownpace.engines.virtual.nodes import VirtualNode, VirtualServer, VirtualWorker
+from ownpace.engines.virtual.nodes import VirtualNode, VirtualServer
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
 from ownpace.engines.virtual.state import (
@@ -25,6 +25,7 @@ from ownpace.engines.virtual.state import (
     states_of,
 )
 from ownpace.engines.virtual.transport import Uplink
+from ownpace.engines.virtual.worker import VirtualWorker
 
 REGROUP_LATENCIES = 4
 """Until all have agreed on who goes on, and from what."""

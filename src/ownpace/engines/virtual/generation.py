@@ -8,10 +8,11 @@ from ownpace.core.contract.values import Shard
 from ownpace.engines.roster import Roster, divide
 from ownpace.engines.virtual.clock import Driver
 from ownpace.engines.virtual.collectives import Collectives
-from ownpace.engines.virtual.nodes import VirtualCommunicator, VirtualNode, VirtualServer, VirtualWorker
+from ownpace.engines.virtual.nodes import VirtualCommunicator, VirtualNode, VirtualServer
 from ownpace.engines.virtual.replica import Replica
 from ownpace.engines.virtual.simulation import Simulation
 from ownpace.engines.virtual.state import Counts, RunState, WorkerRecord, replica_of
+from ownpace.engines.virtual.worker import VirtualWorker
 
 
 class VirtualGeneration:

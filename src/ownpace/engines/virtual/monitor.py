@@ -18,8 +18,9 @@ from ownpace.core.learning.task import Score
 from ownpace.engines.job import Job, OnProgress, ProgressReport
 from ownpace.engines.ledger import EvaluationMarks, Ledger, UpdateTotals, sums_of
 from ownpace.engines.virtual.awaitables import VirtualGradient
-from ownpace.engines.virtual.nodes import VirtualServer, VirtualWorker
+from ownpace.engines.virtual.nodes import VirtualServer
 from ownpace.engines.virtual.simulation import Simulation, Updated
+from ownpace.engines.virtual.worker import VirtualWorker
 
 _TICKS = 200
 """How often, at most, a run of known length reports its progress."""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.values import Gradient, Shard
-from ownpace.core.learning.flat import Buffers, Layout
+from ownpace.core.learning.flat import Buffers
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import FlatOptimizer, OptimizerSpec, State, clone
 from ownpace.core.learning.task import Score, Task
 

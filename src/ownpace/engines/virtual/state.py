@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.claims import Places
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import FlatOptimizer, State, clone
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.virtual.replica import Replica

@@ -184,7 +184,7 @@ def _free_s(links: Sequence[Link]) -> float:
 
 
 def _across(now: float, links: Sequence[Link], takes_s: float, nbytes: float, ways: Ways) -> tuple[float, float]:
-    """Take up all links for so long, and uplinks for so many bytes."""
+    """Take up all links for this time, and uplinks for this many bytes."""
     start = max(now, _free_s(links))
     free_s = [uplink.take_out(now, nbytes) for uplink in ways.out] + [
         uplink.take_in(now, nbytes) for uplink in ways.into

@@ -8,14 +8,18 @@ where it can be: each gradient is in the processor's cache then, and the next on
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ownpace.core.learning.flat import Layout
+from ownpace.core.contract.values import Gradient
+from ownpace.core.learning.layout import Layout
 
 _NONE_HERE: tuple[str, ...] = ()
+_TOTAL: MemberDescriptorType = vars(Gradient)["total"]
+"""The slot of a gradient's total."""
 
 
 class Unjoined:
@@ -87,22 +91,21 @@ class JoinedLater:
         """Consist of this."""
         if isinstance(contents, Unjoined):
             self.parts = contents
-            del self.total  # so that asking for it is noticed
         else:
             self.total, self.parts = contents, None
 
     if not TYPE_CHECKING:  # where types are checked, `total` is what a gradient has
+        # Not `__getattr__`: a class that has one makes Python look up all of its attributes in the slowest way.
+        def _joined(self) -> Tensor:
+            if self.parts is not None:
+                self.total, self.parts = self.parts.join(), None
+            return _TOTAL.__get__(self)
 
-        def __getattr__(self, name: str) -> Tensor:
-            # Only where there is no such attribute: where `total` is there, looking for it costs nothing more.
-            if name != "total":
-                raise AttributeError(name)
-            self.total, self.parts = self.parts.join(), None
-            return self.total
+        total = property(_joined, _TOTAL.__set__)
 
     @property
     def nbytes(self) -> int:
-        return self.total.nbytes if self.parts is None else self.parts.nbytes
+        return _TOTAL.__get__(self).nbytes if self.parts is None else self.parts.nbytes
 
 
 __all__ = ["JoinedLater", "SumSoFar", "Unjoined"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ownpace.core.contract.values import Gradient, Shard, union
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import ELEMENTWISE, Build, FlatOptimizer, State
 
 SHAPES = [(2, 3), (3,), (4, 2)]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Shard
-from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.layer_work import layer_buckets, sum_buckets, work_shares
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.task import Task, TensorSamples
 
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Shard
-from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.group_settings import GroupSettings
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import ELEMENTWISE, FlatOptimizer, OptimizerSpec
 
 LAYERWISE = {"adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1)}

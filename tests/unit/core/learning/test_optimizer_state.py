@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import ELEMENTWISE
 from ownpace.core.learning.optimizer_state import Entry, join, split
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ownpace.core.contract.values import Shard
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import ELEMENTWISE, FlatOptimizer, OptimizerSpec
 
 MODEL = nn.Sequential(nn.Linear(37, 53), nn.Linear(53, 11), nn.Linear(11, 1))

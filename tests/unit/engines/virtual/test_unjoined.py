@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ownpace.core.contract.values import Gradient, union
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.virtual.awaitables import VirtualGradient
 from ownpace.engines.virtual.collectives import total
 from ownpace.engines.virtual.unjoined import SumSoFar, Unjoined

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import OwnpaceError
 from ownpace.core.contract.values import Address
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.process.node.reporter import Reporter, WallClock
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.talk.channels import Wiring

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.errors import DivergenceError
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.ledger import diverged
 
 LARGE = 1_000_000

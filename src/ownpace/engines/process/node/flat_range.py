@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ownpace.core.learning.flat import Layer
+from ownpace.core.learning.layout import Layer
 from ownpace.core.learning.optimizer_state import Entry
 
 _COUNTS = frozenset(("step", "mu_product", "eta", "mu"))

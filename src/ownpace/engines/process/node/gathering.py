@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ownpace.core.learning.flat import Layer
+from ownpace.core.learning.layout import Layer
 
 _SMALL = 1 << 16
 """Numbers. For layers of that size on average, calls cost more than another pass over the memory."""

@@ -13,9 +13,9 @@ from torch import Tensor
 from ownpace.core.contract.values import Address, Gradient, Notes, Parameters, Shard
 from ownpace.core.learning.layer_work import FORWARD_SHARE, LayerBucket
 from ownpace.engines.layer_times import LayerTimes
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.receiving import ProcessReceive
 from ownpace.engines.process.node.unfinished import UnfinishedStep
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 from ownpace.engines.processor import Processor
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Pending
 from ownpace.core.contract.values import Address, Batch, Gradient, Group, Message, Notes, Parameters
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.receiving import ProcessReceive
+from ownpace.engines.process.node.worker import ProcessWorker
 
 
 class LoopGradient:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import InputError, WireError
 from ownpace.core.contract.values import Parameters
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.control import Pull, Pulled
 from ownpace.engines.process.talk.wire import Packet
 

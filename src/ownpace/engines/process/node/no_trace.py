@@ -103,7 +103,7 @@ class _Aside:
         self._of_values = values.untyped_storage().data_ptr()
 
     def put(self, holder: object, *, depth: int = 2) -> None:
-        """Let an object have a copy of its attributes; `depth`: so many levels of objects inside it as well."""
+        """Let an object have a copy of its attributes, and so for `depth` levels of objects inside it."""
         attributes = vars(holder)
         # Before its attributes are copied: they may lead back to it.
         self._copies[id(holder)] = holder, holder

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Shard
-from ownpace.core.learning.flat import Layer
 from ownpace.core.learning.group_settings import as_numbers, count_numbers
+from ownpace.core.learning.layout import Layer
 from ownpace.core.learning.optimizer import Build
 
 _NUMBERS = (bool, int, float, str)

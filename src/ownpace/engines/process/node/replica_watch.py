@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.talk.replica_control import Checksums
 

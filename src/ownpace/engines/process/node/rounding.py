@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 
 ROUNDINGS = 32
 """Of a layer's largest number, in one update: more than those of a step of SGD or Adam with decay add up to, even where
@@ -50,7 +50,7 @@ def rounding_digest(device: torch.device) -> str:
 
 
 def allowed(updates: int, dtype: torch.dtype) -> float:
-    """How far apart rounding may have brought replicas in so many updates, next to a layer's largest number."""
+    """How far apart rounding may have brought replicas in this many updates, next to a layer's largest number."""
     return min(MOST, ROUNDINGS * math.sqrt(updates) * torch.finfo(dtype).eps / 2)
 
 

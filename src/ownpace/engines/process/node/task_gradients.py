@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.roles import Pending
-from ownpace.core.contract.values import Address, Batch, Gradient, Group, Notes, Parameters, sum_sources
+from ownpace.core.contract.values import Address, Batch, Gradient, Group, Notes, Parameters
 from ownpace.core.learning.sampling import Sampler
 from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
 from ownpace.engines.process.node.inbox import TICK_S
 from ownpace.engines.process.node.layered_pass import BackwardPass, ForwardPass, LayerPace, Leaving, Push
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.receiving import ProcessReceive
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.collectives import GroupCollectives
 from ownpace.engines.processor import Processor
 
@@ -303,14 +303,8 @@ class TaskGradients:
         gradient.sources = ((self._worker.rank, asked.samples),)
         if loss.device.type == "cpu":
             gradient.loss = float(known)
-        if asked.plus is not None:  # its total is in `total` already
-            plus = asked.plus
-            gradient.samples += plus.samples
-            gradient.versions = tuple(map(min, gradient.versions, plus.versions))
-            gradient.loss += plus.loss
-            gradient.seconds += plus.seconds
-            gradient.sources = sum_sources([gradient.sources, plus.sources])
-        return gradient
+        # The total of what it is added to is in `total` already.
+        return gradient if asked.plus is None else gradient.joined(asked.plus, total)
 
     def _look_at(self, total: Tensor, loss: Tensor, seconds: float, now: float) -> None:
         """Note the loss of what is known to be computed, and check that it is finite."""

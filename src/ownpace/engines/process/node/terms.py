@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.learning.flat import Layer, Layout
+from ownpace.core.learning.layout import Layer, Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.version import __version__
 from ownpace.engines.job import Job
@@ -45,7 +45,7 @@ class RunTerms:
     links: PrescribedLinks | None = None
     """Where bandwidths are prescribed, those."""
     direct_bytes: int = 0
-    """What has at most so many bytes is summed in one hop."""
+    """What has at most this many bytes is summed in one hop."""
 
     @classmethod
     def of(cls, job: Job, layout: Layout, dtype: torch.dtype) -> RunTerms:
@@ -81,7 +81,7 @@ class RunTerms:
         return self.samples or math.inf
 
     def budget_after(self, samples: int) -> float:
-        """Samples after which a generation ends that begins after so many."""
+        """The samples after which a generation ends that begins at `samples`."""
         every = self.checkpoint_every
         return self.budget if every is None else min(self.budget, (samples // every + 1) * every)
 

@@ -12,8 +12,8 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Gradient, Shard
-from ownpace.core.learning.flat import Layout, is_channels_last
 from ownpace.core.learning.group_settings import GroupSettings
+from ownpace.core.learning.layout import Layout, is_channels_last
 from ownpace.core.learning.norms import length
 from ownpace.core.learning.optimizer import SameBits
 from ownpace.engines.process.node.flat_steps import FlatSteps
@@ -112,7 +112,8 @@ class UserParameters:
             moved = parameter.device != view.device or parameter.dtype == view.dtype
             if moved if id(parameter) in narrow else parameter.data_ptr() != view.data_ptr():
                 raise InputError(
-                    f"{layer.name} is no longer where fleet.wrap put it; move or convert the model before fleet.wrap"
+                    f"{layer.name} is no longer where fleet.wrap put it; move or convert the model before fleet.wrap, "
+                    "and write to parameters in place (p.data.copy_(…), not p.data = …)"
                 )
 
     def gather(self, pair: int, samples: int, out: Tensor | None) -> tuple[Tensor, bool]:
