@@ -54,7 +54,8 @@ _PLAIN = {"outer_lr": 1.0, "outer_momentum": 0.0}
 # Where sums are slow: small batches and low rates for `stride`, whose rounds have many steps; large batches for those
 # that wait for each sum, and numbers of steps that were chosen for this network.
 ON_SLOW: Mapping[str, Racer] = {
-    "stride": Racer("stride", SLOW_RATES, batch_sizes=(8, 16, 32)),
+    "stride": Racer("stride", SLOW_RATES, batch_sizes=SMALL),
+    "stride, plain outer step": Racer("stride", SLOW_RATES, {"outer_momentum": 0.0}, (8, 16, 32)),
     "stride, outer momentum 0.2": Racer("stride", SLOW_RATES, {"outer_momentum": 0.2}, SMALL),
     "stride, outer momentum 0.4": Racer("stride", SLOW_RATES, {"outer_momentum": 0.4}, SMALL),
     "stride, outer momentum 0.6": Racer("stride", SLOW_RATES, {"outer_momentum": 0.6}, (16,)),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conformance.plain import Setting, assert_same, engine, updates
 from tests.conformance.plain.strategies import late_settings
-from tests.conformance.plain.stride import anchored, decoupled, strides
+from tests.conformance.plain.stride import anchored, decoupled, for_long_rounds, strides
 
 from ownpace import make_algorithm
 from ownpace.core.contract.errors import InputError
@@ -84,6 +84,7 @@ class Accountant:
         self._me = me
         self.stepped: list[torch.Tensor] = []
         self.handed: list[tuple[torch.Tensor, int]] = []
+        self.lengths: list[int] = []
         self.committed: list[torch.Tensor] = []
         self.began = me.parameters.values.double()
 
@@ -97,6 +98,7 @@ class Accountant:
 
     def all_reduce(self, gradient: Any) -> Any:
         self.handed.append((gradient.total.double(), gradient.samples))
+        self.lengths.append(len(self.stepped) - sum(self.lengths))
         return self._me.all_reduce(gradient)
 
     def commit(self, values: torch.Tensor, work: Any, **ahead: Any) -> None:
@@ -111,12 +113,13 @@ class Accountant:
     st.integers(1, 4),
     st.sampled_from(["fixed", "equal-time"]),
     st.sampled_from([0.0, 0.9]),
+    st.sampled_from([0.0, None]),
 )
 def test_no_progress_is_lost_or_counted_twice(
-    speeds: list[int], bandwidth: float, steps: int, batch: str, momentum: float
+    speeds: list[int], bandwidth: float, steps: int, batch: str, momentum: float, outer_momentum: float | None
 ) -> None:
     accountants: list[Accountant] = []
-    algorithm = make_algorithm("stride", {"steps": steps, "batch": batch})
+    algorithm = make_algorithm("stride", {"steps": steps, "batch": batch, "outer_momentum": outer_momentum})
 
     async def worker(me: Worker) -> None:
         noted = Accountant(me)
@@ -134,10 +137,19 @@ def test_no_progress_is_lost_or_counted_twice(
         assert all(torch.equal(one, other) for one, other in zip(each.committed, accountants[0].committed, strict=True))
         assert all(samples for _, samples in each.handed[:-1])  # no round but the last is empty
     x = accountants[0].began
+    buffer = torch.zeros_like(x)
     for number, committed in enumerate(accountants[0].committed):
         parts = [each.handed[number] for each in accountants]
         whole = sum(samples for _, samples in parts)
-        x = x - torch.stack([part for part, _ in parts]).sum(0) / max(1, whole)
+        if not whole:
+            continue
+        mean = torch.stack([part for part, _ in parts]).sum(0) / whole
+        mu = outer_momentum
+        if mu is None:
+            lengths = [each.lengths[number] for each in accountants]
+            mu = for_long_rounds([samples for _, samples in parts], lengths)
+        buffer = (mu * buffer + mean) * (mu > 0)
+        x = x - (mean + mu * buffer)
         torch.testing.assert_close(committed, x, rtol=1e-4, atol=1e-5)
 
 
@@ -146,9 +158,9 @@ def test_where_rounds_wait_it_is_diloco(outer: dict[str, float]) -> None:
     """And so, with a plain outer step and machines of equal pace, local SGD."""
     fleet = paces(4000, 2000, 1000, 1000, jitter=0.0)
     job = {"samples": 3000, "lr": 0.02, "momentum": 0.9, "sampling": "shards"}
-    waiting = {"steps": 8, "batch": "fixed", "warmup": 10**6, **outer}
-    stride, events = simulate(make_algorithm("stride", waiting), fleet, **job)
     plain = {"outer_lr": 1.0, "outer_momentum": 0.0, **outer}
+    waiting = {"steps": 8, "batch": "fixed", "warmup": 10**6, **plain}
+    stride, events = simulate(make_algorithm("stride", waiting), fleet, **job)
     diloco, others = simulate(make_algorithm("diloco", {"steps": 8, **plain}), fleet, **job)
     assert [(update.t, update.samples, update.staleness) for update in updates(others)] == [
         (update.t, update.samples, update.staleness) for update in updates(events)

@@ -4,7 +4,7 @@
     round ends:                P_i = progress of the round     where it began less where it ended; n_i samples
                                Σ_i n_i P_i sets off, and the next round begins at once
     the sum arrives:           Δ = Σ_i n_i P_i / Σ_i n_i
-                               m ← μ m + Δ;  x ← x − ζ (Δ + μ m)        plain unless asked for: ζ = 1, μ = 0
+                               m ← μ m + Δ;  x ← x − ζ (Δ + μ m)        where μ = 0: m = 0, and x ← x − ζ Δ
                                y_i ← x − (progress of the round so far)
 
 So a worker is always at the global model plus what it alone has learnt and not yet handed in: no progress is thrown
@@ -26,6 +26,7 @@ worker could have made meanwhile travels with the sums, so all decide alike.
           … or more, at most b               where a round has time for it: four steps or more of that size
     c_i = C · v_i / Σ_j v_j                  C = `max_batch`; whole steps, at least one
     Σ_i w_i v_i > ω Σ_i (w_i v_i + n_i)      in more than half of the last three rounds: waiting is dear; ω = `max_wait`
+    μ = max(0, 1 − 4/s) · (1 − 1/√M)         s = Σ_i n_i s_i / Σ_i n_i, M = (Σ_i n_i)² / Σ_i n_i²; unless it is given
 
 The rule for y_i is CoCoD-SGD's (arXiv 1906.12043), there with equal numbers of steps and equal weights; rounds that end
 by time, as many steps as the pace allows, weights by work and the outer step are ours. With one worker it is the
@@ -38,6 +39,8 @@ optimizer itself. Where each sum arrives before another step begins, it is local
 | P_i, n_i | progress and samples of worker i in a round |
 | Δ | mean progress of a round, weighted by samples |
 | k_i, b_i | the least steps in a round, and the samples of a step, of worker i |
+| s_i, s | steps that worker i made in a round; their mean, weighted by samples |
+| M | the number of workers that this many samples would come from if all had made equally many |
 | C, c_i | the most samples of a round that are made before its sum is waited for, of all workers and of worker i |
 | v_i, v_max | measured pace of worker i, and of the fastest |
 | w_i, ω | how long worker i has waited for a sum, from handing in to its arrival; the part of a round to lose so |
@@ -49,7 +52,7 @@ optimizer itself. Where each sum arrives before another step begins, it is local
 | K, C, ω | `steps`, `max_batch`, `max_wait` |
 | w_i v_i | `missed` |
 | b_i | `micro.size` |
-| ζ, μ | `outer_lr`, `outer_momentum` |
+| ζ, μ | `outer_lr`, `outer_momentum` (none: by the rule) |
 | Σ n_i P_i, under way | `under_way` |
 """
 
@@ -91,8 +94,8 @@ class StrideSgd(Algorithm):
     """Local steps of sizes that take all workers equally long (equal-time), or of the batch size (fixed)."""
     outer_lr: float = 1.0
     """ζ, of the outer step."""
-    outer_momentum: float = 0.0
-    """μ, of the outer step."""
+    outer_momentum: float | None = None
+    """μ, of the outer step. None: by the steps of a round; 0 up to four of them."""
     warmup: int = 0
     """Rounds at the start that wait for their sums, as local SGD does."""
     smoothing: float = 0.3
@@ -199,5 +202,5 @@ class Strides:
     def hand_in(self, round_: LocalRound) -> Pending[Gradient]:
         """Start the sum of a round's progress."""
         self._handed_in = self._micro.size
-        part = round_.difference(round_.samples)
+        part = OuterStep.noted(round_.difference(round_.samples), round_.steps)
         return self._me.all_reduce(self._waiting.noted(part, self._missed, late=self._late))

@@ -68,7 +68,7 @@ def strides(
     warmup: int = 0,
     max_wait: float = 0.05,
     outer_lr: float = 1.0,
-    outer_momentum: float = 0.0,
+    outer_momentum: float | None = None,
 ) -> Result:
     """Stride with local steps of the batch size."""
     data = OwnData(setting)
@@ -85,8 +85,12 @@ def strides(
         if not whole:
             break
         mean = added(count / whole * progress for progress, count, _ in handed)
-        momentum = outer_momentum * momentum + mean
-        x = x - outer_lr * (mean + outer_momentum * momentum)
+        mu = outer_momentum
+        if mu is None:
+            counts = [count for _, count, _ in handed]
+            mu = for_long_rounds(counts, [count / setting.batch_size for count in counts])
+        momentum = (mu * momentum + mean) * (mu > 0)
+        x = x - outer_lr * (mean + mu * momentum)
         last = samples >= setting.samples
         bounds = lengths(setting, steps, max_batch, by_pace=len(made) > 0)
         for worker, (least, most) in zip(workers, bounds, strict=True):
@@ -109,6 +113,13 @@ def strides(
                 worker.step()
         handed = [worker.hand_in() for worker in workers]
     return Result(x, made)
+
+
+def for_long_rounds(samples: Sequence[int], steps: Sequence[float]) -> float:
+    """The momentum that a round gets, by what each worker did in it; 0 up to four steps."""
+    shares = [count / sum(samples) for count in samples]
+    length = sum(share * count for share, count in zip(shares, steps, strict=True))
+    return 0.0 if length <= 4 else (1 - 4 / length) * (1 - math.sqrt(sum(share**2 for share in shares)))
 
 
 class Wait:

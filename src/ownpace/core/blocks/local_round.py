@@ -16,7 +16,7 @@ MOST_STEPS = 1_000_000
 
 
 def check_steps(steps: int) -> None:
-    """Raise if a round of so many local steps has no end: budgets are looked at between rounds."""
+    """Raise if a round of this many local steps has no end: budgets are looked at between rounds."""
     positive(steps=steps)
     at_most(MOST_STEPS, steps=steps)
 

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from ownpace.core.blocks.quota import Quota
 
 MOST_BATCHES = 32
-"""Without a `max_batch`: C is so many times the batches of all workers."""
+"""Without a `max_batch`: C is this many times the batches of all workers."""
 _LATE = 2
-"""A sum that takes so many times as long as usual is late."""
+"""A sum that takes this many times as long as usual is late."""
 _REMEMBERED = 5
 _GROWTH = 8
 """Of r_i, as long as every sum was waited for: how long one takes is not known yet, only that it is longer."""
@@ -31,7 +31,7 @@ class RoundLimit:
     """The most samples of one worker's round that are made before the sum under way is waited for."""
 
     def __init__(self, max_batch: int | None, steps: int, batch_size: int, num_workers: int) -> None:
-        """`max_batch`: 0 is no limit, None the one by default, with room for two rounds of so many steps."""
+        """`max_batch`: 0 is no limit, None the one by default, with room for two rounds of this many steps."""
         most = max(MOST_BATCHES, _LATE * steps) * batch_size * num_workers if max_batch is None else max_batch
         self._quota = Quota("max_batch", most, num_workers, 1) if most else None
         self._needed: deque[int] = deque(maxlen=_REMEMBERED)
@@ -47,7 +47,7 @@ class RoundLimit:
         return min(part, _LATE * max(least, needed))
 
     def learn(self, samples: int, *, waited: bool) -> None:
-        """So many samples were made while a sum was under way; or until it was waited for, which took longer."""
+        """Learn how many samples were made while a sum was under way; or until it was waited for, if it took longer."""
         if self._grows:
             self._needed.clear()
             self._grows = waited

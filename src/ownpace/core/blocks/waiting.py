@@ -59,7 +59,7 @@ class Waiting:
             missed: Samples that could have been made while waiting for the last sum.
             late: Whether the last sum took this worker longer than a step.
         """
-        return part.noting(missed=missed, late=float(late))
+        return part.noting(**part.notes, missed=missed, late=float(late))
 
     def learn(self, total: Gradient) -> None:
         """Learn from a sum. All workers must do so with all sums."""
