@@ -164,5 +164,5 @@ def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> In
     """
     known = sorted(allowed)
     near = difflib.get_close_matches(given[:100], known, n=1)
-    guess = f"did you mean '{near[0]}'? " if near else ""
-    return InputError(f"unknown {what} {shown(given)}; {guess}Known: {listed(known) or 'none'}{hint and '. ' + hint}")
+    guess = f"did you mean '{near[0]}'? Known" if near else "known"
+    return InputError(f"unknown {what} {shown(given)}; {guess}: {listed(known) or 'none'}{hint and '. ' + hint}")

@@ -12,27 +12,25 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
-from itertools import islice
-from operator import attrgetter
+from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import get_args, get_origin, get_type_hints
+from typing import BinaryIO, cast, get_args, get_origin, get_type_hints
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import Detail, Event, Omitted, Transfer, from_line, from_lines
+from ownpace.core.contract.events import Detail, Event, Omitted, Record, from_line, from_record, json_records
 
 EVENTS = "events.jsonl"
 _SEGMENT = re.compile(r"events\.([1-9][0-9]{0,8})\.jsonl")
 _LONGEST_LINE = 1 << 28
-_AT_ONCE, _BYTES_AT_ONCE = 64, 1 << 20
-"""Lines that are decoded together, at most: so few that the garbage collector has no reason to look at them."""
+_BYTES_AT_ONCE = 1 << 13
+"""Of lines that are decoded together: so few that they stay in the processor's cache."""
 _LARGEST_INT = 1 << 63
 _DETAIL = tuple(f'{{"kind":"{kind.kind}"'.encode() for kind in get_args(Detail))
 """What lines of detail begin with, as `to_line` writes them."""
-_Values = Callable[[Event], tuple[object, ...]]
-_Numbers = Callable[[Event], tuple[float, ...]]
 _NOT_READ = "the file is long, and detail was read at its beginning and its end alone"
 
 
@@ -87,54 +85,85 @@ def _between(path: Path, most_bytes: int | None) -> tuple[int, int]:
 
 
 def _events(path: Path, first: int, last: int | None, between: tuple[int, int] = (0, 0)) -> Iterator[Event]:
-    at, left_out, latest = 0, 0, 0.0
+    """The events of lines `first` to `last` of a file."""
     with path.open("rb") as file:
-        numbered = enumerate(islice(iter(lambda: file.readline(_LONGEST_LINE), b""), first, last), first + 1)
-        if between == (0, 0):
-            yield from _all_events(path, numbered)
+        # In a larger file one line may be larger than memory, and is read up to a limit.
+        if between == (0, 0) and path.stat().st_size <= _LONGEST_LINE:
+            yield from _all_events(path, file, first, last)
             return
-        for number, line in numbered:
-            at += len(line)
-            # By its first bytes, not decoded: there may be gigabytes of it.
-            if between[0] < at < between[1] and is_detail(line):
-                left_out += 1
-                continue
-            event = _event(path, number, line)
-            if left_out and at >= between[1]:
-                yield Omitted(latest, getattr(event, "t", latest), {}, {}, 0, 0, _NOT_READ)
-                left_out = 0
-            if not left_out:
-                latest = getattr(event, "t", latest)
-            yield event
+        numbered = enumerate(islice(iter(lambda: file.readline(_LONGEST_LINE), b""), first, last), first + 1)
+        yield from _ends(path, numbered, between)
 
 
-def _all_events(path: Path, numbered: Iterator[tuple[int, bytes]]) -> Iterator[Event]:
-    """All of a file: some lines at once, and each of them only where one is not an event."""
-    while some := _some(numbered):
-        found = _together([line for _, line in some])
-        yield from found or (_event(path, number, line) for number, line in some)
-
-
-def _some(numbered: Iterator[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """The next lines, not too many and none that is long."""
-    some, size = [], 0
+def _ends(path: Path, numbered: Iterator[tuple[int, bytes]], between: tuple[int, int]) -> Iterator[Event]:
+    """All events but the detail of what lies between two places of a file."""
+    at, left_out, latest = 0, 0, 0.0
     for number, line in numbered:
-        some.append((number, line))
-        size += len(line)
-        if len(some) >= _AT_ONCE or size >= _BYTES_AT_ONCE:
-            break
-    return some
+        at += len(line)
+        # By its first bytes, not decoded: there may be gigabytes of it.
+        if between[0] < at < between[1] and is_detail(line):
+            left_out += 1
+            continue
+        event = _event(path, number, line)
+        if left_out and at >= between[1]:
+            yield Omitted(latest, getattr(event, "t", latest), {}, {}, 0, 0, _NOT_READ)
+            left_out = 0
+        if not left_out:
+            latest = getattr(event, "t", latest)
+        yield event
+
+
+def _all_events(path: Path, file: BinaryIO, first: int, last: int | None) -> Iterator[Event]:
+    """All events of these lines: many lines at once, and each by itself only where one is not an event."""
+    for _ in range(first):
+        file.readline()
+    number = first
+    while (last is None or number < last) and (lines := file.readlines(_BYTES_AT_ONCE)):
+        lines = lines if last is None else lines[: last - number]
+        yield from _together(lines) or (_event(path, at, line) for at, line in enumerate(lines, number + 1))
+        number += len(lines)
 
 
 def _together(lines: list[bytes]) -> list[Event] | None:
-    """The events of these lines, if each is one."""
+    """The events of these lines, decoded and checked at once, which takes half as long; None: look at each of them."""
     try:
-        events = from_lines([line.decode("utf-8") for line in lines])
-        for event in events or ():
-            _check(event)
-    except ValueError:
+        records = json_records(b",".join(lines).decode("utf-8"))
+        if len(records) != len(lines):
+            return None
+        kinds = [record["kind"] for record in records]
+        by_kind: dict[object, list[Record]] = {kind: [] for kind in kinds}
+        for kind, record in zip(kinds, records, strict=True):
+            by_kind[kind].append(record)
+        found = {kind: iter(_of_one_kind(kind, some)) for kind, some in by_kind.items()}
+        return [next(found[kind]) for kind in kinds]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return events
+
+
+def _of_one_kind(kind: object, records: list[Record]) -> Iterable[Event]:
+    """The events of records of one kind.
+
+    Raises:
+        ValueError: One is none, or has an unusual value.
+    """
+    if kind not in _COLUMNS:
+        return [_checked(from_record(record)) for record in records]
+    make, get, types = _COLUMNS[kind]
+    if set(map(len, records)) != {len(types) + 1}:
+        raise ValueError("a record has other fields")
+    columns = list(zip(*map(get, records), strict=True))
+    for values, usual in zip(columns, types, strict=True):
+        if usual is None:  # who took part in a transfer: one name, or a list of them
+            names = [who if type(who) is list else [who] for who in values]
+            if set(map(type, chain.from_iterable(names))) != {str}:
+                raise ValueError("a name is none")
+        elif set(map(type, values)) != {usual}:
+            raise ValueError("a value is of another type")
+        elif usual is not str:
+            numbers = cast("tuple[float, ...]", values)
+            if not -_LARGEST_INT < min(numbers) <= max(numbers) < _LARGEST_INT:
+                raise ValueError("a number is too large")
+    return map(make, *columns)
 
 
 def checked_event(line: bytes) -> Event:
@@ -143,9 +172,7 @@ def checked_event(line: bytes) -> Event:
     Raises:
         ValueError: The line is none.
     """
-    event = from_line(line.decode("utf-8"))
-    _check(event)
-    return event
+    return _checked(from_line(line.decode("utf-8")))
 
 
 def _event(path: Path, number: int, line: bytes) -> Event:
@@ -168,15 +195,12 @@ def _after(path: Path) -> int:
     return max(0, after)
 
 
-def _check(event: Event) -> None:
-    """Raise if a value is not of its field's type: reports rely on that."""
-    # Nearly all records are detail, whose values are nearly all of one type each; a file may have millions of them.
-    cls = type(event)
-    if cls in _USUAL and _is_usual(event, *_USUAL[cls]):
-        return
-    for name, hint in _hints(cls).items():
+def _checked(event: Event) -> Event:
+    """The event; raises if a value is not of its field's type, because reports rely on that."""
+    for name, hint in _hints(type(event)).items():
         if not _fits(value := getattr(event, name), hint):
             raise ValueError(f"{name} is {value!r:.80}")
+    return event
 
 
 _known: dict[type, Mapping[str, object]] = {}
@@ -214,21 +238,14 @@ def _is_finite(value: float) -> bool:
     return abs(value) < _LARGEST_INT if isinstance(value, int) else math.isfinite(value)
 
 
-def _is_usual(event: Event, values: _Values, numbers: _Numbers, types: tuple[object, ...]) -> bool:
-    amounts = numbers(event)
-    if (*map(type, values(event)),) != types or min(amounts) <= -_LARGEST_INT or max(amounts) >= _LARGEST_INT:
-        return False
-    if not isinstance(event, Transfer):
-        return True
-    who = event.who  # one name, or a list of them
-    return type(who) is str or (type(who) is list and all(type(each) is str for each in who))
+_Columns = tuple[Callable[..., Event], Callable[[Record], tuple[object, ...]], tuple[type | None, ...]]
 
 
-def _usual(cls: type) -> tuple[_Values, _Numbers, tuple[object, ...]]:
-    """What gets all values of a record of detail, and its numbers; and the usual types of all."""
-    hints = {name: hint for name, hint in _hints(cls).items() if hint in (str, int, float)}
-    numbers = [name for name, hint in hints.items() if hint is not str]
-    return attrgetter(*hints), attrgetter(*numbers), tuple(hints.values())
+def _columns(cls: type) -> _Columns:
+    """What makes an event of one kind, what gets its values out of a record, and their usual types."""
+    types = [hint if isinstance(hint, type) else None for hint in _hints(cls).values()]
+    return cls, itemgetter(*_hints(cls)), tuple(types)
 
 
-_USUAL = {cls: _usual(cls) for cls in get_args(Detail)}
+_COLUMNS: dict[object, _Columns] = {cls.kind: _columns(cls) for cls in get_args(Detail)}
+"""Of detail, which is nearly all of a file that may have millions of records."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -215,6 +215,8 @@ Event = Run | Load | Compute | Transfer | Wait | Update | Evaluation | Fault | G
 Detail = Load | Compute | Transfer | Wait | Update
 """What there is much of: `--no-detail` leaves it out, and a long run's file holds its beginning and its latest part."""
 Emit = Callable[[Event], None]
+Record = dict[str, object]
+"""An event as an object of JSON."""
 _KINDS: dict[object, Callable[..., Event]] = {
     cls.kind: cls for cls in (Run, Load, Compute, Transfer, Wait, Update, Evaluation, Fault, Generation, Omitted, End)
 }
@@ -246,22 +248,20 @@ def from_line(line: str) -> Event:
         record, end = _decoder.raw_decode(text)  # `decode` looks for space around it, twice
         if end != len(text):
             raise ValueError("there is more than one JSON value")
-        return _from_record(record)
+        return from_record(record)
     # Whatever else JSON may hold: a list, a number, null, a name that is none, nesting without end.
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def from_lines(lines: Sequence[str]) -> list[Event] | None:
-    """The events of several lines, decoded at once, which takes half as long; None: look at each of them."""
-    try:
-        records = _decoder.decode(f"[{','.join(lines)}]")
-        return [_from_record(record) for record in records] if len(records) == len(lines) else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+def json_records(text: str) -> list[Record]:
+    """Objects of JSON with commas between them; whether they are objects is not looked at."""
+    values: list[Record] = _decoder.decode(f"[{text}]")
+    return values
 
 
-def _from_record(record: dict[str, object]) -> Event:
+def from_record(record: Record) -> Event:
+    """The event that an object of JSON describes, which is used up."""
     make = _KINDS[record.pop("kind")]
     if make is End:
         sums = cast("dict[str, Mapping[str, Mapping[str, int]]]", record["sums"])

@@ -23,13 +23,19 @@ class Histogram:
         self._most = most
         self._counts: dict[int, int] = {}
         self._width = 1
-        self._total = 0
+        self._total = self._sum = 0
+        self.most = 0
+        """The largest value."""
 
     def add(self, value: int) -> None:
         """Count one more value."""
-        value = max(0, value)
+        if value > self.most:
+            self.most = value
+        elif value < 0:
+            value = 0
         key = value // self._width
         self._total += 1
+        self._sum += value
         self._counts[key] = self._counts.get(key, 0) + 1
         # Many more than are shown, so that bins need not be wider than they must.
         if len(self._counts) > 64 * self._most:
@@ -46,6 +52,11 @@ class Histogram:
     def total(self) -> int:
         """How many values there were."""
         return self._total
+
+    @property
+    def mean(self) -> float:
+        """Of all values; 0 if there was none."""
+        return self._sum / max(1, self._total)
 
     def bins(self) -> list[Bin]:
         """Bins of one width from the lowest to the highest value, empty ones between them as well.

@@ -49,32 +49,36 @@ class RunDigest:
         self._known = known_classes or {}
         self._start: _Start | None = None
         self._builder = SummaryBuilder()
-        self._so_far = _SoFar()
         self._end: End | None = None
+        # What a run without a last record comes to, as far as the rest of this does not say it.
+        self._last_t = 0.0
+        self._samples = self._updates = 0
+        self._computed: dict[str, int] = {}
 
     def take(self, event: Event) -> None:
         """Look at one more event."""
-        # The first two are nearly all of a file, which may have a million records.
+        # The first three are nearly all of a file, which may have a million records.
         match event:
-            case Compute() | Load() | Wait():
-                self._so_far.take(event)
+            case Compute():
+                self._computed[event.who] = self._computed.get(event.who, 0) + event.samples
+                self._note("compute", event.who, event.t, event.until)
+            case Load() | Wait():
                 self._note(event.kind, event.who, event.t, event.until)
             case Transfer():
-                self._so_far.take(event)
                 if isinstance(event.who, str):
                     self._note("transfer", event.who, event.t, event.until)
                 else:
                     for who in event.who:
                         self._note("transfer", who, event.t, event.until)
             case Update():
-                self._so_far.take(event)
+                self._take_totals(event.t, event.total_samples, self.staleness.total + 1)
                 self.staleness.add(event.staleness)
                 self.update_samples.add(event.samples)
                 self.start.timeline.add_update(event.t)
             case Evaluation():
                 self._take_evaluation(event)
             case Fault() | Generation():
-                self._so_far.last_t = max(self._so_far.last_t, event.t)
+                self._last_t = max(self._last_t, event.t)
                 if len(self.marks) < MOST_MARKS:
                     self.marks.append(event)
             case Omitted():
@@ -95,11 +99,15 @@ class RunDigest:
 
     def _take_evaluation(self, event: Evaluation) -> None:
         self._builder.take(event)
-        self._so_far.take(event)
+        self._take_totals(event.t, event.samples, event.updates)
         if event.accuracy is not None:
             self.accuracy.add((event.t, event.samples, event.accuracy))
         if event.loss is not None:
             self.loss.add((event.t, event.samples, event.loss))
+
+    def _take_totals(self, t: float, samples: int, updates: int) -> None:
+        self._last_t = max(self._last_t, t)
+        self._samples, self._updates = max(self._samples, samples), max(self._updates, updates)
 
     @property
     def start(self) -> _Start:
@@ -120,7 +128,7 @@ class RunDigest:
     @property
     def seconds(self) -> float:
         """How long the run is, as far as is known."""
-        return max(self._so_far.last_t, 0.0 if self._end is None else self._end.t)
+        return max(self._last_t, self.spent.until, 0.0 if self._end is None else self._end.t)
 
     @property
     def recorded_s(self) -> float:
@@ -133,9 +141,23 @@ class RunDigest:
         """The run in numbers; of one without a last record, as far as its records go."""
         _ = self.start
         if self._end is None:
-            self._end = self._so_far.end(self.run)
+            self._end = self._end_so_far()
             self._builder.take(self._end)
         return self._builder.summary()
+
+    def _end_so_far(self) -> End:
+        """The last record, if the run had ended with the latest one that there is."""
+        workers = {}
+        for name in self.run.groups.get("workers", []):
+            spent = self.spent.of(name, ())
+            workers[name] = Tally(self._computed.get(name, 0), spent.get("compute", 0.0), spent.get("load", 0.0))
+        paces = [tally.samples / tally.compute_s for tally in workers.values() if tally.compute_s > 0]
+        stale, sizes = self.staleness, self.update_samples
+        end = self.seconds
+        sums = Sums(end, self._samples, self._updates, stale.mean, stale.most, sum(paces), workers)
+        if sizes.total:
+            sums = replace(sums, largest_update=sizes.most)
+        return End(end, "no last record: still running, or cut off", sums, CUT_OFF)
 
     def spent_by_class(self) -> dict[str, dict[str, dict[str, float]]]:
         """Of every class the seconds by worker and kind."""
@@ -161,48 +183,6 @@ class _Start:
         self.rows = {worker: [row] for worker, row in rows.items()}
         for group, members in run.groups.items():
             self.rows[group] = [rows[member] for member in members if member in rows]
-
-
-class _SoFar:
-    """The sums that a last record would have, from the records themselves."""
-
-    def __init__(self) -> None:
-        self.last_t = 0.0
-        self._samples = self._updates = self._largest = 0
-        self._counted = self._staleness = self._stalest = 0
-        self._workers: dict[str, Tally] = {}
-
-    def take(self, event: Compute | Load | Wait | Transfer | Update | Evaluation) -> None:
-        now = event.t if isinstance(event, Update | Evaluation) else event.until
-        if now > self.last_t:
-            self.last_t = now
-        match event:
-            case Wait() | Transfer():
-                pass
-            case Compute():
-                tally = self._workers.get(event.who) or self._workers.setdefault(event.who, Tally(0, 0.0, 0.0))
-                tally.samples += event.samples
-                tally.compute_s += event.until - event.t
-            case Load():
-                self._workers.setdefault(event.who, Tally(0, 0.0, 0.0)).load_s += event.until - event.t
-            case Update():
-                self._counted += 1
-                self._updates = max(self._updates, self._counted)
-                self._samples = max(self._samples, event.total_samples)
-                self._largest = max(self._largest, event.samples)
-                self._staleness += event.staleness
-                self._stalest = max(self._stalest, event.staleness)
-            case Evaluation():
-                self._samples, self._updates = max(self._samples, event.samples), max(self._updates, event.updates)
-
-    def end(self, run: Run) -> End:
-        workers = {name: self._workers.get(name, Tally(0, 0.0, 0.0)) for name in run.groups.get("workers", [])}
-        paces = [tally.samples / tally.compute_s for tally in workers.values() if tally.compute_s > 0]
-        mean = self._staleness / max(1, self._counted)
-        sums = Sums(self.last_t, self._samples, self._updates, mean, self._stalest, sum(paces), workers)
-        if self._counted:
-            sums = replace(sums, largest_update=self._largest)
-        return End(self.last_t, "no last record: still running, or cut off", sums, CUT_OFF)
 
 
 def digest(events: Iterable[Event], known_classes: Mapping[str, str] | None = None) -> RunDigest:

@@ -24,6 +24,11 @@ class Spent:
             found[0] += until - begin
             found[1] = until
 
+    @property
+    def until(self) -> float:
+        """When the last of it ended."""
+        return max((found[1] for found in self._found.values()), default=0.0)
+
     def of(self, worker: str, groups: Iterable[str]) -> dict[str, float]:
         """The seconds of one worker by kind; what a group did, all its members did."""
         mine = (worker, *groups)

@@ -8,7 +8,7 @@ Point = tuple[float, float, float]
 
 
 class Thinned:
-    """A curve that has at most so many points, however many are added. Its extremes stay."""
+    """A curve that has at most this many points, however many are added. Its extremes stay."""
 
     def __init__(self, most: int = MOST_POINTS) -> None:
         self._most = most

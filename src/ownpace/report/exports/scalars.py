@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ownpace.core.contract.events import Evaluation, Event, Update
 
 MOST_UPDATES = 2000
-"""After so many, every second is left out, then three of four …: tools for scalars are slow with millions."""
+"""After this many, every second is left out, then three of four …: tools for scalars are slow with millions."""
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,10 @@ def _text(value: object) -> str:
 def _short(value: object, most: int = 160) -> str:
     if isinstance(value, Mapping) and "machine" in value:
         return _fleet(value)
-    text = "–" if value is None else _text(value)
+    if isinstance(value, Mapping):  # as they are given on the command line
+        text = ", ".join(f"{name}={'none' if each is None else _text(each)}" for name, each in value.items()) or "–"
+    else:
+        text = "–" if value is None else _text(value)
     return text if len(text) <= most else f"{text[:most]} …"
 
 

@@ -91,6 +91,9 @@ def test_the_latest_part_follows_where_the_first_file_is_cut(tmp_path):
     [
         b'{"kind":"wait","t":1e999,"until":2.0,"who":"a","what":"b"}',
         b'{"kind":"wait","t":1.0,"until":"2","who":"a","what":"b"}',
+        b'{"kind":"wait","t":true,"until":2.0,"who":"a","what":"b"}',
+        b'{"kind":"wait","t":1.0,"until":2.0,"who":"a","what":"b","why":"c"}',
+        b'{"kind":"wait","t":1.0,"until":2.0,"who":"a"}',
         b'{"kind":"transfer","t":1.0,"until":2.0,"what":"send","who":["a",1],"nbytes":4}',
         b'{"kind":"transfer","t":1.0,"until":2.0,"what":"send","who":"a","nbytes":' + b"9" * 30 + b"}",
         b",".join([to_line(EVENTS[3]).encode()] * 2),

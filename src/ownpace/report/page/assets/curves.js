@@ -147,9 +147,9 @@ class Curves {
     if (frame.target !== null) {
       const y = frame.y(frame.target);
       node("line", {class: "target", x1: frame.left, x2: width - 14, y1: y, y2: y}, svg);
-      // On the left: there, curves are still far from it.
-      node("text", {x: frame.left + 6, y: y - 5}, svg).textContent =
-        `target ${this.text(value, frame.target)}`;
+      // Where curves are far from it: an accuracy comes from below on the left, a loss ends below it on the right.
+      const place = value === "accuracy" ? {x: frame.left + 6} : {x: width - 14, "text-anchor": "end"};
+      node("text", {...place, y: y - 5}, svg).textContent = `target ${this.text(value, frame.target)}`;
     }
   }
 
