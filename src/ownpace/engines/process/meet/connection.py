@@ -68,6 +68,7 @@ class Connection:
         )
         self.clock = WallClock()
         self._reporter: Reporter | None = None
+        self._wired: SealedStore | None = None
         self._on_wait = on_wait
         self._has_complained = False
         # Last: as soon as the others can find this node, they send to it.
@@ -94,6 +95,9 @@ class Connection:
         """What a node here is given to work with in one generation."""
         if self._reporter is None:  # one for all generations: sums go on
             self._reporter = Reporter(self.name, self.mailbox, self.clock, detail=terms.detail)
+        if self._wired is not None:
+            self._wired.forget()  # all have left the generation before
+        self._wired = self.store_of(generation)
         return NodeContext(
             address=address,
             roster=roster,
@@ -102,7 +106,7 @@ class Connection:
             like=like,
             mailbox=self.mailbox,
             wiring=Wiring(
-                self.store_of(generation),
+                self._wired,
                 self.rendezvous.backend,
                 self.rendezvous.host,
                 self.rendezvous.timeout_s,

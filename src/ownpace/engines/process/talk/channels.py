@@ -122,9 +122,13 @@ class Channels:
         if size > 1:
             self._memory = _meet(name, member, size, wiring, meeting)
         self._groups: list[_ProcessGroup] = []
-        for number in range(count if size > 1 else 0):
-            self._groups.append(_connect(name, number, member, size, wiring, count))
         self._under_way: list[Work] = []
+        try:
+            for number in range(count if size > 1 else 0):
+                self._groups.append(_connect(name, number, member, size, wiring, count))
+        except BaseException:  # a member has died, say: nobody will close what has not been made
+            self.close(abandon=True)
+            raise
 
     @property
     def within_gpu(self) -> bool:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.values import Gradient, Notes
-from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.layer_work import LayerBucket, sum_buckets
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.process.talk.channels import Channels, Wiring, Work
 from ownpace.engines.process.talk.header import Said, SumHeader
 from ownpace.engines.process.talk.shared_meeting import SharedMeeting

@@ -27,6 +27,8 @@ _COUNT = struct.Struct("<q")
 _LOG = struct.Struct("<qq")
 """The loop whose claims the log holds, and how many: the first bytes of the file of counts."""
 _CLAIM = struct.Struct("<qii")
+_WORD_S = 5.0
+"""How long it takes at most until all have heard that a generation is over."""
 _PAUSES_S = (2e-5,) * 50 + (0.001,) * 20 + (0.02,)
 """How long to wait between two attempts to lock a file, which others hold for microseconds."""
 
@@ -57,6 +59,8 @@ class Counters:
         self._on_wait = on_wait
         self._files: tuple[int, int] | None = None
         self._names: list[str] = []
+        self._noted = ""
+        """Where the store has this worker's latest claims: it would keep them as long as the run lasts."""
         if not spans_hosts:
             if first:
                 mark = os.urandom(16).hex().encode()
@@ -66,7 +70,7 @@ class Counters:
                 store.set(scope + _KEY, mark.decode())
             else:
                 mark = read_when_set(store, scope + _KEY, "rank 0", timeout_s, on_wait)
-                counts, claims = _opened(secret, mark)
+                counts, claims = _opened(secret, mark, on_wait)
             self._files = counts, claims
 
     def forget_path(self) -> None:
@@ -110,10 +114,20 @@ class Counters:
     def note(self, number: int, claim: Claim) -> None:
         """Note places that needed no count: those of a worker's own share."""
         if self._files is None:
-            self._store.append(f"{self._scope}claims/{number}/{claim.rank}", f"{claim.start} {claim.samples} ")
+            key = f"{self._scope}claims/{number}/{claim.rank}"
+            if key != self._noted:  # the first of a loop: nobody asks for those of the one before
+                self.forget_claims()
+                self._noted = key
+            self._store.append(key, f"{claim.start} {claim.samples} ")
             return
         with self._locked() as (counts, claims):
             _append(counts, claims, number, claim)
+
+    def forget_claims(self) -> None:
+        """The next generation has started, for all: nobody asks any more what this worker took in this one."""
+        if self._noted:
+            self._store.delete_key(self._noted)
+            self._noted = ""
 
     def claims(self, number: int, num_workers: int) -> list[Claim]:
         """Who took which places in that count, in the order of the places; of the latest loop only."""
@@ -176,18 +190,29 @@ def _names(secret: str, mark: bytes) -> list[str]:
     ]
 
 
-def _opened(secret: str, mark: bytes) -> tuple[int, int]:
+def _opened(secret: str, mark: bytes, on_wait: Callable[[], None]) -> tuple[int, int]:
     """Both files, which the first worker has made."""
     if _MARK.fullmatch(mark) is None:
         raise WireError(f"the store says {mark[:40]!r} of the counters of this run: rank 0 did not write that")
     counts, claims = _names(secret, mark)
-    try:
-        return private_files.open_existing(counts), private_files.open_existing(claims)
-    except FileNotFoundError:
-        raise InputError(
-            f"the counters that rank 0 has made are not in {private_files.folder()}; ranks of one host need one "
-            "temporary folder: do they have different users, containers or TMPDIR?"
-        ) from None
+    deadline = time.monotonic() + _WORD_S
+    while True:
+        try:
+            opened = private_files.open_existing(counts)
+            try:
+                return opened, private_files.open_existing(claims)
+            except FileNotFoundError:
+                os.close(opened)
+                raise
+        except FileNotFoundError:
+            # The first worker may have left the generation, and taken them along: that is said here, too.
+            on_wait()
+            if time.monotonic() > deadline:
+                raise InputError(
+                    f"the counters that rank 0 has made are not in {private_files.folder()}; ranks of one host need "
+                    "one temporary folder: do they have different users, containers or TMPDIR?"
+                ) from None
+            time.sleep(_PAUSES_S[-1])
 
 
 def _advance(counts: int, number: int, places: int) -> int:

@@ -3,12 +3,11 @@
 NCCL refuses two processes on one GPU, and gloo takes every tensor over the host and through sockets.
 
 A GPU does later what it is told now, so a count in shared memory is not enough: it says that an event has been
-recorded, and the event says when it is over. The GPU waits for it, Python does not: it queues the next update
-while the GPUs still compute the gradients of this one, and so nothing that Python does takes time of a GPU. How far it
-runs ahead is bounded by the room for tensors.
+recorded, and the event says when it is over. Either Python waits for that; or the GPU does, and Python queues the next
+update while GPUs still compute the gradients of this one. How far it runs ahead is bounded by the room for tensors.
 
-A process that was killed may leave an event that never comes, and a stream that waits for it for ever. Members that
-leave because another is gone look for that, and say so.
+A process that was killed may leave an event that never comes, and a stream that waits for it for ever: so Python waits
+where a run outlives its members. Those that leave because another is gone look for such a stream, and say so.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class GpuSlots:
     def __init__(self, member: int, room: int, device: torch.device, board: Board) -> None:
         self.device = device
         self._member = member
-        self._last = -1
         self._tensors: Sequence[Tensor] = [torch.empty(room, dtype=torch.uint8, device=device)]
         self._arrived: Sequence[Sequence[torch.cuda.Event]] = [_new_events()]
         self._taken: Sequence[Sequence[torch.cuda.Event]] = [_new_events()]
@@ -82,7 +80,6 @@ class GpuSlots:
 
     def await_arrived(self, number: int) -> None:
         stream = torch.cuda.current_stream(self.device)
-        self._last = number
         for events in self._arrived:
             stream.wait_event(events[number % EVENTS])
 
@@ -92,6 +89,10 @@ class GpuSlots:
     def has_taken(self, member: int, number: int) -> bool:
         return bool(self._taken[member][number % EVENTS].query())
 
+    def let_go(self) -> None:
+        torch.cuda.synchronize(self.device)  # not before this GPU has read them
+        self._tensors = [self._tensors[self._member]]
+
     def close(self, *, abandon: bool) -> None:
         if abandon and self._is_stuck():
             raise MachineDied(
@@ -99,14 +100,16 @@ class GpuSlots:
                 "end; start again with --resume"
             )
         if not abandon:
-            torch.cuda.synchronize(self.device)  # not before this GPU has read them
-        self._tensors, self._arrived, self._taken = [self._tensors[self._member]], [], []
+            torch.cuda.synchronize(self.device)
+        self._tensors, self._arrived, self._taken = [], [], []
+        torch.cuda.ipc_collect()
 
     def _is_stuck(self) -> bool:
-        """Whether parts of sums that this GPU has been told to wait for do not come."""
+        """Whether what this GPU has been told to do does not end, since it waits for a part that never comes."""
+        queued = torch.cuda.Event()
+        queued.record(torch.cuda.current_stream(self.device))
         deadline = time.monotonic() + _STUCK_S
-        numbers = range(max(0, self._last - EVENTS + 1), self._last + 1)
-        while not all(self.has_arrived(member, number) for member in range(len(self._arrived)) for number in numbers):
+        while not queued.query():
             if time.monotonic() > deadline:
                 return True
             time.sleep(0.01)

@@ -29,13 +29,21 @@ _PATIENCE_S = 300.0
 class SealedStore(Store):
     """Any store of torch's. torch itself uses this one, too, when it connects a group."""
 
-    def __init__(self, store: Store, secret: str, scope: str = "", over: threading.Event | None = None) -> None:
-        """`over`: when it is set, nobody waits for keys any more."""
+    def __init__(
+        self,
+        store: Store,
+        secret: str,
+        scope: str = "",
+        over: threading.Event | None = None,
+        written: list[str] | None = None,
+    ) -> None:
+        """`over`: when it is set, nobody waits for keys any more. `written`: takes the keys that are written."""
         super().__init__()
         self._store = store
         self._secret = secret
         self._scope = scope
         self._over = over or threading.Event()
+        self._written = [] if written is None else written
         self._key = hashlib.sha256(f"ownpace store {secret}".encode()).digest()
 
     def within(self, prefix: str) -> SealedStore:
@@ -44,7 +52,13 @@ class SealedStore(Store):
 
     def until(self, over: threading.Event) -> SealedStore:
         """The same, whose waits end when this is set."""
-        return SealedStore(self._store, self._secret, self._scope, over)
+        return SealedStore(self._store, self._secret, self._scope, over, self._written)
+
+    def forget(self) -> None:
+        """Remove what was written here: nobody needs it any more, and it would be kept until the store ends."""
+        written, self._written[:] = self._written[:], []
+        for key in written:
+            self._store.delete_key(key)
 
     @property
     def unsealed(self) -> Store:
@@ -58,6 +72,7 @@ class SealedStore(Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         plain = value.encode() if isinstance(value, str) else bytes(value)
+        self._written.append(key)
         self._store.set(key, self._seal(key, plain) + plain)  # type: ignore[arg-type]  # it takes bytes, too
 
     def get(self, key: str) -> bytes:

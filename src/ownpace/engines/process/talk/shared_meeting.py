@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from ownpace.core.contract.errors import SharedMemoryError, unknown
 from ownpace.engines.process.talk import futex, shared_memory
 from ownpace.engines.process.talk.gpu_slots import GpuSlots, kind_of
 from ownpace.engines.process.talk.shared_slots import Board, HostSlots, Peers
-from ownpace.engines.process.talk.shared_sums import SharedSums
+from ownpace.engines.process.talk.shared_sums import SharedSums, most_in_use
 
 log = logging.getLogger(__name__)
 _MOST_MEMBERS = 8
@@ -41,6 +42,9 @@ class Offer:
     """Of its tensors: "cpu", or which GPU's."""
     pid: int
     file: int
+    label: int
+    """What its memory begins with: another process with the same numbers, on a copy of the same virtual machine, has
+    another."""
 
     @classmethod
     def read(cls, said: bytes) -> Offer | None:
@@ -48,7 +52,7 @@ class Offer:
         with contextlib.suppress(ValueError, TypeError):
             offer = cls(**json.loads(said))
             are_words = isinstance(offer.identity, str) and isinstance(offer.kind, str)
-            if are_words and all(type(each) is int and each >= 0 for each in (offer.pid, offer.file)):
+            if are_words and all(type(each) is int and each >= 0 for each in (offer.pid, offer.file, offer.label)):
                 return offer
         return None
 
@@ -63,7 +67,8 @@ class SharedMeeting:
     def __init__(self, name: str, member: int, size: int, nbytes: int, like: Tensor) -> None:
         self._name = name
         self._member = member
-        self._room = max(_LEAST_ROOM, _GRADIENTS * nbytes)
+        most = most_in_use(size, like.device)
+        self._room = max(_LEAST_ROOM, _GRADIENTS * nbytes if most is None else min(_GRADIENTS * nbytes, most))
         self._file = -1
         self.offer = ""
         """To be shown to the others; empty: not with this member."""
@@ -80,7 +85,8 @@ class SharedMeeting:
         self._file, memory = shared_memory.make_memory(Board.nbytes(self._host_room))
         self._board = Board(memory)
         self._gpu = None if on_host else GpuSlots(self._member, self._room, device, self._board)
-        self.offer = Offer(identity, kind_of(device), os.getpid(), self._file).written()
+        self._board.label = secrets.randbits(63)
+        self.offer = Offer(identity, kind_of(device), os.getpid(), self._file, self._board.label).written()
 
     def open(
         self, said: Sequence[bytes], agree: Callable[[bool], bool], on_wait: Callable[[], None]
@@ -99,10 +105,14 @@ class SharedMeeting:
                 made = self._open(offers, on_wait)
             except (OSError, SharedMemoryError) as error:
                 log.info("sums of %s do not go through memory: %s", self._name, error)
-            if not agree(bool(made)):
-                for each in made:
-                    each.close(abandon=True)
-                made = ()
+            agreed = False
+            try:
+                agreed = agree(bool(made))  # one of them may die now, and that is told by an error
+            finally:
+                if not agreed:
+                    for each in made:
+                        each.close(abandon=True)
+                    made = ()
         return made
 
     def close(self) -> None:
@@ -112,23 +122,32 @@ class SharedMeeting:
             self._file = -1
 
     def _open(self, offers: Sequence[Offer], on_wait: Callable[[], None]) -> Sequence[SharedSums]:
-        boards: list[Board] = []
-        for member, offer in enumerate(offers):
-            if member == self._member:
-                boards.append(self._board)
-            else:
-                memory = shared_memory.open_memory(f"member {member} of {self._name}", offer.pid, offer.file)
-                boards.append(Board(memory))
-        tensors = [board.tensors() for board in boards]
-        if any(len(each) != self._host_room for each in tensors):
-            raise SharedMemoryError("members have memory of different sizes")
-        begin = partial(SharedSums, self._name, self._member, Peers([offer.pid for offer in offers]), on_wait)
+        # Before the memory: what is opened then belongs to the processes that are watched.
+        peers = Peers([offer.pid for offer in offers])
+        try:
+            boards = [self._opened(member, offer) for member, offer in enumerate(offers)]
+            tensors = [board.tensors() for board in boards]
+            if any(len(each) != self._host_room for each in tensors):
+                raise SharedMemoryError("members have memory of different sizes")
+            if self._gpu is not None:
+                self._gpu.open(boards)
+        except (OSError, SharedMemoryError):
+            peers.close()
+            raise
+        begin = partial(SharedSums, self._name, self._member, peers, on_wait)
         made = [begin([board.on_host for board in boards], HostSlots(tensors), self._host_room)]
         if self._gpu is not None:
-            self._gpu.open(boards)
             # First: it is closed first, and waits until others have read, which the other need not.
             made.insert(0, begin([board.on_gpu for board in boards], self._gpu, self._room))
         return made
+
+    def _opened(self, member: int, offer: Offer) -> Board:
+        if member == self._member:
+            return self._board
+        board = Board(shared_memory.open_memory(f"member {member} of {self._name}", offer.pid, offer.file))
+        if board.label != offer.label:
+            raise SharedMemoryError(f"member {member} of {self._name} is not the process that has its number here")
+        return board
 
 
 def _is_wanted() -> bool:

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import hashlib
 import itertools
+import logging
 import mmap
 import os
 import struct
@@ -24,6 +25,7 @@ import numpy as np
 
 from ownpace.core.contract.errors import SharedMemoryError
 
+log = logging.getLogger(__name__)
 SMALLEST = 1 << 18
 """Bytes; less goes over the socket."""
 # A cache line: the receiver writes its count here while the sender writes what follows.
@@ -43,18 +45,27 @@ def identity() -> str:
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         # Also that of the network: where two have links of their own, what they send is meant to go over these.
-        spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net")]  # noqa: PTH115  # no paths of files
+        spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net", "user")]  # noqa: PTH115  # no paths of files
         return hashlib.sha256(f"{boot}{spaces}{os.getuid()}".encode()).hexdigest()[:16]
     return ""
 
 
 def make_memory(nbytes: int) -> tuple[int, mmap.mmap]:
-    """Memory that other processes can open: the number of its file, and the memory itself, full of zeros."""
+    """Memory that other processes can open: the number of its file, and the memory itself, full of zeros.
+
+    Raises:
+        OSError: There is not so much, or the process may not have it, or has too many files open.
+    """
     file = os.memfd_create("ownpace", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(file, nbytes)
-    # After its size is set. A receiver that reads from memory which shrinks would be killed by SIGBUS.
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-    return file, mmap.mmap(file, nbytes)
+    try:
+        # All of it now: where there is none left for a page when it is first written to, that ends the process.
+        os.posix_fallocate(file, 0, nbytes)
+        # After its size is set. A receiver that reads from memory which shrinks would be killed by SIGBUS.
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        return file, mmap.mmap(file, nbytes)
+    except BaseException:
+        os.close(file)
+        raise
 
 
 def open_memory(owner: str, pid: int, file: int) -> mmap.mmap:
@@ -87,15 +98,21 @@ class Outgoing:
         self._map: mmap.mmap | None = None
         self._generation = 0
         self._sent = 0
+        self._most = sys.maxsize
+        """Bytes; there was no memory for more."""
 
     def put(self, pieces: Sequence[memoryview]) -> bytes | None:
-        """Copy the bytes there; returns where they are, or None if the last ones have not been taken yet."""
+        """Copy the bytes there; returns where they are.
+
+        None: the last ones have not been taken yet, or there is no memory for these.
+        """
         nbytes = sum(len(piece) for piece in pieces)
         if self._map is not None and _TAKEN.unpack_from(self._map)[0] != self._sent:
             return None
         if self._map is None or len(self._map) < _HEAD + nbytes:
             self._make(nbytes)
-        assert self._map is not None
+        if self._map is None:
+            return None
         here, start = np.frombuffer(self._map, dtype=np.uint8), _HEAD
         for piece in pieces:
             here[start : start + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
@@ -105,7 +122,14 @@ class Outgoing:
 
     def _make(self, nbytes: int) -> None:
         self.close()
-        self._file, self._map = make_memory(_HEAD + nbytes)
+        if nbytes > self._most:
+            return
+        try:
+            self._file, self._map = make_memory(_HEAD + nbytes)
+        except OSError as error:
+            log.info("messages of %s bytes or more go through sockets: %s", nbytes, error)
+            self._most = nbytes - 1
+            return
         self._generation = next(_generations)
         self._sent = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import select
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,9 +18,11 @@ from ownpace.core.contract.errors import SharedMemoryError
 from ownpace.engines.process.talk import futex
 
 _HEAD = 1 << 16
-"""Bytes in front of the tensors: two counts, each in a cache line of its own, and what a GPU's memory is known by."""
+"""Bytes in front of the tensors: four counts, each in a cache line of its own, and what a GPU's memory is known by."""
 _WORDS = 8
 """Words of a cache line."""
+_LABEL = struct.Struct("<q")
+_LABEL_AT = 8  # behind the first count; it is written once
 _DESCRIBED_AT = 256
 _SLICE_S = 0.02
 """How long a wait lasts before one looks whether the other process is still there."""
@@ -76,6 +79,15 @@ class Board:
         """The bytes of all tensors."""
         return torch.frombuffer(self._map, dtype=torch.uint8, offset=_HEAD)
 
+    @property
+    def label(self) -> int:
+        """A number that no other memory has."""
+        return int(_LABEL.unpack_from(self._map, _LABEL_AT)[0])
+
+    @label.setter
+    def label(self, number: int) -> None:
+        _LABEL.pack_into(self._map, _LABEL_AT, number)
+
     def describe(self, what: bytes) -> None:
         """Write what others need to know of a GPU's memory, once."""
         if len(what) > _HEAD - _DESCRIBED_AT:
@@ -112,8 +124,11 @@ class Slots(Protocol):
     def has_taken(self, member: int, number: int) -> bool:
         """Whether another has, if it says so."""
 
+    def let_go(self) -> None:
+        """Read no more of the others' memory."""
+
     def close(self, *, abandon: bool) -> None:
-        """Let go of the others' memory; `abandon`: one of them may be gone."""
+        """Let go of all memory; `abandon`: one of the others may be gone."""
 
 
 class HostSlots:
@@ -142,6 +157,9 @@ class HostSlots:
     def has_taken(self, member: int, number: int) -> bool:
         return True
 
+    def let_go(self) -> None:
+        pass
+
     def close(self, *, abandon: bool) -> None:
         pass
 
@@ -150,10 +168,17 @@ class Peers:
     """The processes of the other members: whether one is gone, by what the system says."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        self._member = {os.pidfd_open(pid): member for member, pid in enumerate(pids)}
+        """Raises OSError if one is gone already, or no more files can be opened."""
+        self._member: dict[int, int] = {}
         self._poll = select.poll()
-        for file in self._member:
-            self._poll.register(file, select.POLLIN)
+        try:
+            for member, pid in enumerate(pids):
+                file = os.pidfd_open(pid)
+                self._member[file] = member
+                self._poll.register(file, select.POLLIN)
+        except OSError:
+            self.close()
+            raise
 
     def gone(self) -> list[int]:
         """The members whose processes have ended."""

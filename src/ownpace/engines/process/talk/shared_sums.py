@@ -39,6 +39,8 @@ _LEAVE = timedelta(seconds=10)
 """How long a member that leaves waits until the others have read what it laid down."""
 _ASK_EVERY_S = 5e-5
 _SMALL_BYTES = 1 << 18
+_FEW = 4
+"""Members, of which each may read all tensors of a CPU, however large."""
 
 
 class SharedSums:
@@ -130,16 +132,23 @@ class SharedSums:
             self._made_through += 1
         self._counts[self._member].taken.tell(self._made_through)
 
+    def _agree(self, count: int) -> None:
+        """Say that this member has read all tensors of so many sums, and wait until all say so."""
+        self._counts[self._member].taken.tell(count)
+        if count:
+            self._reading(count - 1).wait(_LEAVE)
+
     def close(self, *, abandon: bool = False) -> None:
         """Leave the group. The others may still read what this member has laid down last; `abandon`: do not wait."""
         # A CPU's memory stays for those who have opened it, a GPU's ends with its process.
         if not abandon and self._slots.device.type != "cpu":
             for work in self._live:
                 self._slots.take(work.number)
-            self._counts[self._member].taken.tell(self._started)
-            if self._started:
-                with suppress(RuntimeError):  # gone, or late: they read no more, or what a CPU still keeps for them
-                    self._reading(self._started - 1).wait(_LEAVE)
+            with suppress(RuntimeError):  # gone, or late: they read no more, or what a CPU still keeps for them
+                self._agree(self._started)
+                self._slots.let_go()
+                # Nor does anyone hold it any more: torch complains of processes that end before that.
+                self._agree(self._started + 1)
         self._live.clear()
         self._slots.close(abandon=abandon)
         self._peers.close()
@@ -260,6 +269,11 @@ class Meeting:
                     self._gone = f"the process of member {member} has ended"
 
 
+def most_in_use(size: int, device: torch.device) -> int | None:
+    """Bytes that sums of so many members can have in use at most; None: any number."""
+    return None if device.type != "cpu" or size <= _FEW else MOST_LIVE * _SMALL_BYTES
+
+
 def _is_cheaper(size: int, values: Tensor) -> bool:
     """Whether reading every tensor n times is cheaper than sending it around a ring."""
-    return values.device.type != "cpu" or size <= 4 or values.nbytes <= _SMALL_BYTES
+    return values.device.type != "cpu" or size <= _FEW or values.nbytes <= _SMALL_BYTES

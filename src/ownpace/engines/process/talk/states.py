@@ -23,7 +23,7 @@ _AS_THEY_ARE = (torch.float32, torch.float64, torch.bfloat16, torch.float16, tor
 
 
 def packets(state: PlainState, generation: int, most_values: int) -> Iterator[Packet]:
-    """The messages that carry a state to a node that takes tensors of at most so many values."""
+    """The messages that carry a state to a node that takes tensors of at most this many values."""
     taken_out = Outline()
     outline = json.dumps(taken_out.of(state))
     yield Packet(control=StateOutline(generation, outline, list(taken_out.tensors)))

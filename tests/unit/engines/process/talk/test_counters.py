@@ -7,7 +7,7 @@ import re
 import pytest
 import torch.distributed as dist
 
-from ownpace.core.contract.errors import InputError, WireError
+from ownpace.core.contract.errors import InputError, PeerLost, WireError
 from ownpace.core.learning.claims import Claim
 from ownpace.engines.process.talk import private_files
 from ownpace.engines.process.talk.counters import Counters
@@ -65,10 +65,11 @@ def test_no_file_is_left_behind():
     counters.close()
 
 
-def test_the_store_tells_nothing_that_leads_to_the_files(tmp_path):
+def test_the_store_tells_nothing_that_leads_to_the_files(tmp_path, monkeypatch):
     """Whoever writes into the store has workers open what it likes, unless the names come from the run's secret."""
     store = SealedStore(dist.HashStore(), SECRET)  # even who could write into this one
     first = Counters(store, SECRET, first=True, spans_hosts=False)
+    monkeypatch.setattr("ownpace.engines.process.talk.counters._WORD_S", 0.0)
     victim = tmp_path / "victim"
     victim.write_text("mine")
     files = sorted(path.name for path in private_files.folder().iterdir())
@@ -100,3 +101,30 @@ def test_what_a_stranger_writes_into_the_store_is_no_count(tmp_path):
         with pytest.raises(WireError, match="which no worker of this run has counted"):
             counters.taking(1)(3)
     counters.close()
+
+
+def test_files_that_went_with_their_generation_are_not_the_users_fault():
+    """The first worker has heard that the generation is over, and has left; the word is still on its way to others."""
+    store = SealedStore(dist.HashStore(), SECRET)
+    Counters(store, SECRET, first=True, spans_hosts=False).close()
+    words = iter([None, None, PeerLost("a newer generation begins")])
+
+    def hear() -> None:
+        word = next(words)
+        if word is not None:
+            raise word
+
+    with pytest.raises(PeerLost, match="a newer generation begins"):
+        Counters(store, SECRET, first=False, spans_hosts=False, on_wait=hear)
+
+
+def test_a_store_keeps_the_claims_of_the_latest_loop_and_generation_alone():
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    counters = Counters(SealedStore(store, SECRET), SECRET, first=True, spans_hosts=True)
+    for loop in (1, 2, 3):
+        for start in (0, 8):
+            counters.note(loop, Claim(start, 8, 0))
+    assert counters.claims(3, 1) == [Claim(0, 8, 0), Claim(8, 8, 0)]
+    assert counters.claims(2, 1) == []
+    counters.forget_claims()
+    assert not store.check(["claims/3/0"])

@@ -93,3 +93,27 @@ def test_who_waits_for_a_key_keeps_no_other_thread_from_the_store_and_can_be_tol
         over.set()
         with pytest.raises(RuntimeError, match="of a member that died"):
             waiting.result(30)
+
+
+def test_what_was_written_to_meet_is_forgotten_with_the_generation():
+    """A run may have thousands of generations, and the store keeps what nobody removes."""
+    own, _ = local_store()
+    before = own.num_keys()
+    stores = []
+    for _ in range(2):
+        client = dist.TCPStore(LOOPBACK, own.port, is_master=False, wait_for_workers=False)
+        stores.append(SealedStore(client, "secret").within("generation/7"))
+    stores[0].set("counter", "of the first")
+
+    def connect(member: int) -> Channels:
+        return Channels("workers", member, 2, Wiring(stores[member], "gloo", LOOPBACK, 60), 2)
+
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(connect, range(2)))
+    assert own.num_keys() > before + 5
+    for store in stores:
+        store.forget()
+        store.forget()
+    assert own.num_keys() == before
+    for channels in made:
+        channels.close()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +57,42 @@ def test_only_memory_of_ours_is_written_to(tmp_path):
             with pytest.raises(SharedMemoryError, match="something that is not memory of ours"):
                 shared_memory.Incoming().get("liar", place)
     os.close(foreign)
+
+
+@contextmanager
+def _at_most(kind: int, limit: int) -> Iterator[None]:
+    before, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (before, hard))
+
+
+def _open_memory() -> set[int]:
+    """All memory of ours that this process has open, by what the system calls it."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile: something of an earlier test may be let go at any moment
+            if str(entry.readlink()).startswith("/memfd:ownpace "):
+                found.add(entry.stat().st_ino)
+    return found
+
+
+def test_all_memory_is_there_from_the_beginning():
+    """If there were none for a page that is written to later, the system would end the process, with SIGBUS."""
+    file, memory = shared_memory.make_memory(1 << 20)
+    assert 512 * os.fstat(file).st_blocks >= 1 << 20
+    memory.close()
+    os.close(file)
+
+
+@pytest.mark.parametrize("limit", [(resource.RLIMIT_NOFILE, 0), (resource.RLIMIT_FSIZE, 999)], ids=["files", "memory"])
+def test_where_there_is_no_more_the_message_goes_through_a_socket(limit):
+    outgoing, before = shared_memory.Outgoing(), _open_memory()
+    with _at_most(*limit):
+        assert outgoing.put([memoryview(bytes(1000))]) is None
+    assert _open_memory() <= before  # nothing is left open
+    assert outgoing.put([memoryview(bytes(1000))]) is None  # it is not tried with every message
+    assert outgoing.put([memoryview(bytes(900))]) is not None
+    outgoing.close()

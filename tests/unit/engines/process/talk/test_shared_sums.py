@@ -41,6 +41,42 @@ def _sums(size: int, room: int = ROOM, on_wait: Callable[[], None] = lambda: Non
     return [SharedSums("workers", m, Peers([os.getpid()] * size), on_wait, counts, slots, room) for m in range(size)]
 
 
+class Borrowed(HostSlots):
+    """Tensors whose owners must not end before the others have let go of them, as those of a GPU."""
+
+    device = torch.device("meta")
+
+    def __init__(self, tensors: list[Tensor], ends: list[str]) -> None:
+        super().__init__(tensors)
+        self._ends = ends
+
+    def let_go(self) -> None:
+        self._ends.append("let go")
+
+    def close(self, *, abandon: bool) -> None:
+        self._ends.append("abandoned" if abandon else "closed")
+
+
+def test_nobody_ends_before_all_have_read_his_tensors_and_let_go_of_them():
+    boards = [Board(shared_memory.make_memory(Board.nbytes(ROOM))[1]) for _ in range(3)]
+    counts, ends = [board.on_host for board in boards], list[str]()
+    slots = Borrowed([board.tensors() for board in boards], ends)
+    members = [SharedSums("workers", m, Peers([os.getpid()] * 3), _nothing, counts, slots, ROOM) for m in range(3)]
+
+    def take_part(member: int) -> None:
+        finish([members[member].all_reduce(torch.ones(4))], "workers", _nothing)
+        time.sleep(0.1 * member)
+        members[member].close()
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(take_part, range(3)))
+    assert ends == ["let go"] * 3 + ["closed"] * 3
+
+
+def _nothing() -> None:
+    pass
+
+
 def _in_order(parts: list[Tensor]) -> Tensor:
     total = parts[0].clone()
     for part in parts[1:]:
@@ -146,7 +182,9 @@ def test_sockets_can_be_asked_for(monkeypatch: pytest.MonkeyPatch):
         SharedMeeting("workers", 0, 2, like.nbytes, like)
 
 
-@pytest.mark.parametrize("how", ["all", "one without memory", "one that lies", "one from elsewhere"])
+@pytest.mark.parametrize(
+    "how", ["all", "one without memory", "one that lies", "one from elsewhere", "one on a copy of this machine"]
+)
 def test_all_members_go_the_same_way(how: str):
     """Where one cannot, none does; the sums are right either way."""
     own, _ = local_store()
@@ -160,6 +198,7 @@ def test_all_members_go_the_same_way(how: str):
                 "all": meeting.offer,
                 "one without memory": "",
                 "one that lies": json.dumps({**said, "file": 9999}),
+                "one on a copy of this machine": json.dumps({**said, "label": said["label"] ^ 1}),
                 "one from elsewhere": json.dumps({**said, "identity": "other"}),
             }[how]
         store: Any = dist.TCPStore(LOOPBACK, own.port, is_master=False, wait_for_workers=False)
@@ -176,21 +215,26 @@ def test_all_members_go_the_same_way(how: str):
     assert all(torch.equal(values, like + 3) for _, values in found)
 
 
-_OFFER = {"identity": "a", "kind": "cpu", "pid": 1, "file": 1}
+_OFFER = {"identity": "a", "kind": "cpu", "pid": 1, "file": 1, "label": 1}
 
 
 @pytest.mark.parametrize(
     "said",
     [b"", b"{}", b"[1]", b"null", b"\xff"]
-    + [json.dumps(_OFFER | bad).encode() for bad in ({"identity": 1}, {"pid": -1}, {"file": True}, {"more": 1})],
+    + [
+        json.dumps(_OFFER | bad).encode()
+        for bad in ({"identity": 1}, {"label": ""}, {"pid": -1}, {"file": True}, {"more": 1})
+    ],
 )
 def test_what_is_no_offer_is_none(said: bytes):
     assert Offer.read(said) is None
 
 
-def test_processes_that_have_links_of_their_own_are_not_on_one_host(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("kind", ["net", "pid", "user"])
+def test_processes_in_other_namespaces_are_not_on_one_host(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """They have links of their own, cannot find each other's memory, or may not open it."""
     here, read = shared_memory.identity(), os.readlink
-    monkeypatch.setattr(os, "readlink", lambda path: "net:[1]" if path.endswith("net") else read(path))
+    monkeypatch.setattr(os, "readlink", lambda path: f"{kind}:[1]" if path.endswith(kind) else read(path))
     assert shared_memory.identity() not in ("", here)
 
 
@@ -225,3 +269,47 @@ def test_a_process_that_ends_is_noticed_but_what_it_laid_down_counts(takes_part:
             with pytest.raises(PeerLost, match="a member of workers is gone: the process of member 1 has ended"):
                 finish(works, "workers", lambda: None)
         channels.close(abandon=True)
+
+
+def _pidfds() -> int:
+    links = [f"/proc/self/fd/{file}" for file in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    return sum("pidfd" in os.readlink(link) for link in links if Path(link).is_symlink())  # noqa: PTH115
+
+
+@pytest.mark.parametrize("when", ["one of them never agrees", "one of them never connects"])
+def test_one_that_dies_while_they_meet_leaves_nothing_open(when: str):
+    own, _ = local_store()
+    like, before = torch.zeros(10), _pidfds()
+    store: Any = dist.TCPStore(LOOPBACK, own.port, is_master=False, wait_for_workers=False)
+    other = SharedMeeting("workers", 1, 2, like.nbytes, like)
+    store.set("group/workers/here/1", other.offer)
+    if when == "one of them never connects":
+        store.set("group/workers/agreed/1", "yes")
+    seen = []
+
+    def hear() -> None:
+        seen.append(_pidfds())
+        raise PeerLost("the hub says so")
+
+    with pytest.raises(PeerLost, match="the hub says so"):
+        Channels(
+            "workers", 0, 2, Wiring(store, "gloo", LOOPBACK, 60, on_wait=hear), 1,
+            SharedMeeting("workers", 0, 2, like.nbytes, like),
+        )  # fmt: skip
+    assert seen == [before + 2]
+    assert _pidfds() == before
+    other.close()
+
+
+def test_many_members_have_no_room_for_what_they_never_sum_there():
+    """All of it is allocated at once, and large tensors of many members go through sockets."""
+    like = torch.zeros(1 << 23)
+    rooms = []
+    for size in (4, 8):
+        meeting = SharedMeeting("workers", 0, size, like.nbytes, like)
+        offer = Offer.read(meeting.offer.encode())
+        assert offer is not None
+        rooms.append(os.fstat(offer.file).st_size)
+        meeting.close()
+    assert rooms[0] > 3 * like.nbytes
+    assert rooms[1] < like.nbytes
