@@ -117,6 +117,8 @@ def test_processes_do_the_same():
         "optimizer": OptimizerSpec(lr=0.05, momentum=0.9, weight_decay=0.1, schedule=Schedule(shape="cosine")),
         "samples": 480,
         "micro_batch": 5,
+        # Of a queue, a worker may take its next batch before one of another subgroup has taken that of this update.
+        "sampling": "iid",
     }
     layered, events = run_on("process", LayeredSgd(sizes="1,2"), fleet, **job)
     sync, _ = run_on("process", make_algorithm("sync"), fleet, **job)

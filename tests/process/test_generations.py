@@ -149,6 +149,21 @@ def test_a_server_that_is_killed_comes_back_with_what_it_had_a_moment_before():
     assert miscounted(script.states[-1], SIZE) == []
 
 
+def test_what_a_server_has_lost_is_not_taken_for_learnt_by_those_who_had_heard_of_it():
+    """Two workers have ended at a border, and one still computes, when the server dies."""
+    script = Scripted("async", paces(2000, 2000, 50, jitter=0.0))
+    script.when(samples(800), send("server-0", signal.SIGKILL))
+    script.when(begins("restart"))
+    script.when(begins("checkpoint"), interrupt)
+    outcome = script.run()
+
+    assert isinstance(outcome.error, Interrupted), outcome
+    back, border, *_ = script.of(Generation)
+    assert back.why == "restart"
+    assert border.samples >= 800  # not at once, again and again: they have to learn all of it once more
+    assert miscounted(script.states[-1], SIZE) == []
+
+
 @pytest.mark.parametrize("settings", [{"min_workers": 3}, pytest.param({"on_failure": "stop"}, marks=pytest.mark.slow)])
 def test_a_run_ends_with_a_worker_that_it_is_not_to_do_without(settings):
     script = Scripted("sync", **settings)

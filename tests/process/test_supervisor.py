@@ -19,7 +19,7 @@ from tests.process.started import PATIENCE_S, entry, until
 from ownpace.algorithms import make_algorithm
 from ownpace.algorithms.async_ import AsyncSgd
 from ownpace.core.contract.errors import MachineDied, OwnpaceError, PeerLost
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store
 from ownpace.engines.process.meet.supervisor import NodeOrder, Supervisor

@@ -89,10 +89,20 @@ def counting() -> OptimizerSpec:
     return OptimizerSpec(custom=CountingOptimizer)
 
 
-def miscounted(state: PlainState, size: int, seed: int = 0, *, may_drop: bool = False) -> list[str]:
+def miscounted(
+    state: PlainState, size: int, seed: int = 0, *, may_drop: bool = False, may_differ: bool = False
+) -> list[str]:
     """Which samples the parameters of a checkpoint have learnt from more or less often than its queue says, in words.
 
-    The queue's places that are not left have been dealt and learnt from, each once; `may_drop`: at most once.
+    The queue's places that are not left have been dealt and learnt from, each once.
+
+    Args:
+        state: The checkpoint.
+        size: How many samples there are.
+        seed: The run's.
+        may_drop: At most once.
+        may_differ: By one of the two layers at least, where a server of its own holds each: one of them may have died,
+            or a link may have been cut when only the other had got a gradient.
     """
     left = cast(Sequence[Places], state["left"])
     replicas = cast(Sequence[dict[str, Tensor]], state["replicas"])
@@ -105,10 +115,12 @@ def miscounted(state: PlainState, size: int, seed: int = 0, *, may_drop: bool = 
             expected += torch.bincount(indices, minlength=size)
         begin = stop
     found = replicas[0]["parameters"].view(2, size)
+    missing = found.amax(0).expand_as(found) < expected if may_differ else found < expected
+    wrong = (found > expected) | (missing & (not may_drop))
     return [
         f"sample {index} of layer {layer} was learnt from {int(counts[index])} times instead of {int(expected[index])}"
         for layer, counts in enumerate(found)
-        for index in (counts > expected if may_drop else counts != expected).nonzero().flatten().tolist()
+        for index in wrong[layer].nonzero().flatten().tolist()
     ]
 
 

@@ -20,7 +20,7 @@ from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.events import Event, Fault, Generation
 from ownpace.core.contract.roles import Learner, Pending, Server, Worker
 from ownpace.core.contract.values import Gradient, Group, Parameters, Sources
-from ownpace.engines.virtual.nodes import VirtualWorker
+from ownpace.engines.virtual.worker import VirtualWorker
 from ownpace.testing.torture.subjects import TortureSubject
 
 NEAR = 1e-3

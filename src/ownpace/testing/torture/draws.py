@@ -48,6 +48,6 @@ class Draws:
         return choices[self.number(0, len(choices) - 1)]
 
     def some_of(self, choices: Sequence[T], count: int) -> list[T]:
-        """So many different ones of them, in the order drawn."""
+        """This many of them, all different, in the order drawn."""
         left = list(choices)
         return [left.pop(self.number(0, len(left) - 1)) for _ in range(min(count, len(left)))]

@@ -115,7 +115,7 @@ def _as_dealt(run: Evidence, most: Tensor, least: Tensor) -> Complaints:
 
 
 def _drawn(order: Permutations, size: int, samples: int) -> Tensor:
-    """How often each sample is among the first so many."""
+    """How often each sample is among the first `samples` of the order."""
     return torch.bincount(order.indices(0, samples), minlength=size) if samples > 0 else torch.zeros(size)
 
 

@@ -37,14 +37,14 @@ class TortureSubject:
 
 
 Draw = Callable[[Draws, int], dict[str, object]]
-"""Parameters for so many workers."""
+"""Parameters for this many workers."""
 
 
 _WITH_SERVERS = ("grouping", "async", "stale", "dc-async", "staleness-aware", "od")
 
 
 def draw_subject(draws: Draws, num_workers: int, only: str | None = None) -> TortureSubject:
-    """One of the algorithms, or a named one, with parameters for so many workers."""
+    """One of the algorithms, or a named one, with parameters for this many workers."""
     name = only or draws.one_of(*ALGORITHMS)
     parameters = _PARAMETERS[name](draws, num_workers)
     if name in _WITH_SERVERS and parameters.get("form") != "all-reduce" and draws.aside(0.4):
@@ -65,7 +65,7 @@ def described(algorithm: Algorithm, name: str) -> TortureSubject:
         kind = "corrected"
     total_weight: float | None = 1.0
     if "outer_lr" in settings:
-        total_weight = settings["outer_lr"] if not settings["outer_momentum"] else None
+        total_weight = settings["outer_lr"] if settings["outer_momentum"] == 0 else None
     if name == "overlap-local":
         total_weight = None
     return TortureSubject(
@@ -158,7 +158,7 @@ def _stride(draws: Draws, num_workers: int) -> dict[str, object]:
         "max_batch": draws.one_of(None, 0, num_workers * draws.number(1, 12)),
         "batch": draws.one_of("fixed", "equal-time"),
         "outer_lr": draws.one_of(0.7, 1.0),
-        "outer_momentum": draws.one_of(0.0, 0.0, 0.5),
+        "outer_momentum": draws.one_of(None, 0.0, 0.5),
         "warmup": draws.one_of(0, 0, draws.number(1, 4)),
         "smoothing": draws.one_of(0.3, 1.0),
         "max_wait": draws.one_of(0.0, 0.05, 0.9),

@@ -26,7 +26,7 @@ class Blow:
     helper: bool
     """Whether it is a server or communicator, not a worker."""
     samples: int
-    """After so many since the blow before was got over; 0: while the others are still getting over that."""
+    """After how many since the blow before was got over; 0: while the others are still getting over that."""
     delay_s: float
     """After that moment."""
     again: bool = False

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=_MODULE, description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one alone, and keep its folder")
-    parser.add_argument("--kills", type=int, default=50, help="go on until so many blows were struck (default: 50)")
+    parser.add_argument("--kills", type=int, default=50, help="go on until this many blows were struck (default: 50)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--algorithm", choices=list(ALGORITHMS), help="this one alone (default: all in turns)")
     parser.add_argument("--links", action="store_true", help="cut links between network namespaces, too (needs root)")
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _until(blows: int, first: int, draw: Callable[[int], Ordeal]) -> list[RunVerdict]:
-    """Run seeds until so many blows have been struck; seeds whose run fails count as if they had struck all."""
+    """Run seeds until this many blows have been struck; seeds whose run fails count as if they had struck all."""
     verdicts: list[RunVerdict] = []
     struck, seed = 0, first
     while struck < blows:

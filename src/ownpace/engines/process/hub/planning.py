@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from ownpace.engines.process.meet.run_state import ResumedState, StateCollector
 from ownpace.engines.process.node.reporter import HUB
@@ -44,7 +45,8 @@ class Planning:
         # A sample counts as soon as one server has learnt from it: that one would learn from it twice. A server
         # that has not heard of the running loop yet has learnt from nothing in it.
         in_it = [each for each in counted if each.stage == self.stood[giver].stage]
-        used = [max(column) for column in zip(*(each.used for each in in_it), strict=False)]
+        # One that was started again from a moment before the latest generation has used nothing of that.
+        used = [max(column) for column in zip_longest(*(each.used for each in in_it), fillvalue=0)]
         version, samples = counted[0].version, counted[0].samples
         return RegroupPlan(
             self.number, workers, self._budget(samples), giver, receivers, list(fresh), used, samples, version,

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import UpdateTotals
-from ownpace.engines.process.node.nodes import ProcessNode, ProcessWorker
-from ownpace.engines.process.talk.regrouping import Standing, StateOutline, StateTensor
+from ownpace.engines.process.node.nodes import ProcessNode
+from ownpace.engines.process.node.worker import ProcessWorker
+from ownpace.engines.process.talk.regrouping import RegroupPlan, Standing, StateOutline, StateTensor
 from ownpace.engines.process.talk.states import StateAssembly, packets
 
 
@@ -31,6 +32,11 @@ class NodeCounts:
         """Those of a worker, as it is now."""
         progress, used = worker.progress, worker.learner.used
         return cls(progress.version, progress.samples, progress.ahead, tuple(used or ()))
+
+    def at(self, plan: RegroupPlan, *, has_servers: bool) -> NodeCounts:
+        """How far a worker is when a generation begins."""
+        # A server that was started again may have lost updates which workers have heard of: they do not count.
+        return dataclasses.replace(self, version=plan.version, samples=plan.samples) if has_servers else self
 
     def standing(self, generation: int, *, is_new: bool, checksums: list[int], stage: int) -> Standing:
         """The same for the hub."""
@@ -53,6 +59,7 @@ def take_kept(worker: ProcessWorker, state: PlainState) -> None:
     """Go on with what the algorithm keeps, as a state has it."""
     device = worker.context.like.device
     kept = cast("Mapping[str, Tensor]", state["kept"])
+    worker.kept.clear()  # what the giver has not any more is not to be gone on with
     worker.kept.update({name: tensor.to(device) for name, tensor in kept.items()})
 
 

@@ -86,6 +86,7 @@ class HelperLife:
 
     def work(self) -> None:
         """In a user's script, each loop begins the coroutine anew."""
+        self.node.inbox.heeds_loops = True
         while True:
             if self.node.inbox.newest_loop > self.node.inbox.loop:
                 self.node.begin(self.node.inbox.newest_loop)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.claims import Claim, Places, left_of
-from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.worker import ProcessWorker
 
 
 class LoopData:
@@ -49,6 +49,7 @@ class LoopData:
         """Go on from a checkpoint, which `words` describe: after that loop, or within it, if something is left."""
         self.generation = loop if left is None else loop - 1
         self.resumed, self.alike, self.checkpoint = left, dict(alike), words
+        self.kept.clear()
         self.kept.update(kept)
 
     @property
@@ -106,7 +107,7 @@ class LoopData:
         return in_next
 
     def deal(self, places: Sequence[Places], samples: int) -> None:
-        """Deal these out, from now on; so many samples are in the parameters."""
+        """Deal these out from now on, where this many samples are in the parameters already."""
         self.dealt, self.first_sample = places, samples
 
     def end_loop(self, *, complete: bool) -> None:

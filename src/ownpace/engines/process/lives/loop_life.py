@@ -29,8 +29,8 @@ from ownpace.engines.process.meet.environment import silence_s
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S, NewGeneration
 from ownpace.engines.process.node.model_point import held_by_servers
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import unnoticed
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.control import Ended
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import RegroupPlan
@@ -221,6 +221,7 @@ class LoopLife:
         """The generation has started, for all: from now on its claims count."""
         counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
         if self._counters is not None:
+            self._counters.forget_claims()
             self._counters.close()
         self._counters, self._num_workers, self._is_running = counters, len(self.node.workers), True
         data, samples, is_new = self._parts.data, self.node.progress.samples, self._is_new
@@ -270,7 +271,7 @@ class LoopLife:
                 buffers = cast("list[Tensor]", state["buffers"])
                 for buffer, theirs in zip(parts.model.buffers(), buffers, strict=False):
                     buffer.copy_(theirs)  # what they have agreed on at the end of the loop
-        counts = self._counts
+        counts = self._counts = self._counts.at(plan, has_servers=len(node.servers) > 0)
         node.go_on_from(counts.samples, counts.version, counts.ahead)
         return given
 

@@ -15,8 +15,8 @@ from ownpace.engines.process.lives.exchange import NodeCounts, counted, take_cou
 from ownpace.engines.process.lives.loop_data import LoopData
 from ownpace.engines.process.meet.connection import Connection
 from ownpace.engines.process.node.loop import UserLoop
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.counters import Counters
 
 

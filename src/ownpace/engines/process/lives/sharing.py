@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from ownpace.engines.process.lives.worker_parts import share_parameters
 from ownpace.engines.process.node.model_point import held_by_servers
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.control import PullState, StatePart
 from ownpace.engines.process.talk.store import KeyValues
 from ownpace.engines.process.talk.wire import Packet

@@ -13,7 +13,7 @@ from ownpace.core.learning.plain_state import PlainState
 from ownpace.core.learning.sampling import Sampler, make_sampler
 from ownpace.engines.job import Job
 from ownpace.engines.process.meet.connection import Connection
-from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import RegroupPlan
 
@@ -76,6 +76,8 @@ class WorkerData:
     def start(self, node: ProcessWorker, left: Sequence[Places], counters: Counters) -> None:
         """The generation has started, for all workers: from now on its claims count."""
         counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
+        if self._counters is not None:
+            self._counters.forget_claims()
         self.close()
         self._counters, self._left = counters, left
         self._begun_at, self._num_workers = node.progress.samples, len(node.workers)

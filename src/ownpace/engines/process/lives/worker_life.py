@@ -41,10 +41,10 @@ from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.inbox import TICK_S
 from ownpace.engines.process.node.model_point import held_by_servers
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.parameters import FlatParameters
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.task_gradients import TaskGradients
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.control import Ended
 from ownpace.engines.process.talk.counters import Counters
 from ownpace.engines.process.talk.regrouping import RegroupPlan
@@ -220,7 +220,7 @@ class WorkerLife:
             left = [(start, stop) for start, stop in cast("Sequence[Places]", state["left"])]
             if self._name in plan.receivers:
                 self._take(state)
-        counts = self._counts
+        counts = self._counts = self._counts.at(plan, has_servers=len(node.servers) > 0)
         node.go_on_from(counts.samples, counts.version, counts.ahead)
         return left
 

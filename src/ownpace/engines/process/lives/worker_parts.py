@@ -11,7 +11,7 @@ from ownpace.core.contract.values import Parameters
 from ownpace.core.learning.claims import Places
 from ownpace.core.learning.optimizer import State
 from ownpace.core.learning.plain_state import PlainState
-from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.worker import ProcessWorker
 
 
 class NoSamples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from datetime import timedelta
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ _NAP_S = 0.0001
 _LEAST_LEAD_S, _MOST_LEAD_S = 0.0015, 0.006
 # More than it took: queueing takes longer now and then. Forgotten slowly: a sum is taken in every few micro-batches.
 _RESERVE, _FORGET = 1.25, 0.9
+_PATIENCE = timedelta(hours=1)
 
 
 class GpuQueue:
@@ -89,6 +91,38 @@ class Lead:
             # Not without an end: what took longer was a wait for others.
             self.seconds = min(_MOST_LEAD_S, max(_LEAST_LEAD_S, _RESERVE * took, _FORGET * self.seconds))
             self._since_s = None
+
+
+class Queued:
+    """What a GPU has been told to do so far, to be waited for as collectives are."""
+
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def is_completed(self) -> bool:
+        """Whether it has been done."""
+        return bool(self._event.query())
+
+    def wait(self, timeout: timedelta = _PATIENCE) -> None:
+        """Wait this long at most.
+
+        Raises:
+            RuntimeError: It has not been done by then.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        while not self.is_completed():
+            if time.monotonic() > deadline:
+                raise RuntimeError("timed out")
+            time.sleep(_NAP_S / 2)
+
+
+def queued_so_far(device: torch.device) -> Queued | None:
+    """What this device has still to do; None: a CPU, which has done everything."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return Queued(event)
 
 
 class Stopwatch:

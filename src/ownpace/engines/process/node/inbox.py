@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from ownpace.core.contract.errors import PeerLost, ReplicasDiffer, WireError
-from ownpace.core.contract.values import Address, Body
+from ownpace.core.contract.values import Address, Body, Gradient
 from ownpace.core.learning.layer_work import layer_buckets
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.deliveries import Deliveries
@@ -87,7 +87,7 @@ class Inbox:
             for shard in context.roster.shards
         }
         self._limits = Limits(
-            context.roster.shards, context.layout.size, context.like.dtype, len(context.roster.workers), own, sizes
+            context.roster.shards, context.layout.size, context.like.dtype, len(context.terms.workers), own, sizes
         )
         self._deliveries = Deliveries(context, sizes, None if own is None else own.index)
         links = context.terms.links
@@ -101,6 +101,9 @@ class Inbox:
         """Of a user's script: how many have begun."""
         self.next_generation: int = self.generation if before is None else before.next_generation
         """The newest that the hub has spoken of."""
+        self.heeds_loops = False
+        """Whether a message of a newer loop ends what this node does. Not before a server or communicator works: one of
+        the workers may have heard of the start before it, and have begun a loop."""
         self.released = False
         self.told_to_stop = False
         self.ends_for_good = False
@@ -226,17 +229,24 @@ class Inbox:
         if packet.generation > self.stamp:
             # Kept before anything is raised: it may be the first message of the loop that begins now.
             self._early.append((name, packet))
-            is_worker = self._context.address.role == "worker"
-            if self._listener.restarts and not is_worker and packet.generation >> _LOOP_BITS == self.generation:
+            if self.heeds_loops and packet.generation >> _LOOP_BITS == self.generation:
                 raise NewLoop
             return
         sender = self._context.roster.by_name.get(name)
         if sender is None:
             return  # it takes no part in this generation
+        self._check_sources(name, packet.body)
         if self.link is None or packet.sent_s < 0:  # before the start, no time has passed on any link
             self._deliveries.take_in(name, packet)
         else:
             self.link.hold(sender, packet)
+
+    def _check_sources(self, name: str, body: Body) -> None:
+        """Only now: messages of other generations have the ranks of those, and come whenever a link is back."""
+        if isinstance(body, Gradient) and body.sources:
+            ranks = [rank for rank, _ in body.sources]
+            if max(ranks) >= len(self._context.roster.workers):
+                raise blamed(name, WireError(f"samples of the ranks {ranks[:8]} are used up; no node counts so"))
 
     @property
     def newest_loop(self) -> int:

@@ -14,6 +14,7 @@ from ownpace.core.contract.values import NO_NOTES, Gradient, Group, Notes
 from ownpace.core.learning.layer_work import LayerBucket
 from ownpace.core.learning.optimizer import SameBits
 from ownpace.engines.process.node.context import NodeContext
+from ownpace.engines.process.node.gpu import queued_so_far
 from ownpace.engines.process.node.inbox import TICK_S, Inbox
 from ownpace.engines.process.node.receiving import taken
 from ownpace.engines.process.talk.channels import Work, finish
@@ -98,7 +99,7 @@ class NodeSums:
         values = collectives.values(buffer)
         return ProcessSum(
             self, "all-reduce", collectives, [work for each in works.values() for work in each], summed, values, now,
-            gradient.notes, False, settings=mine, by_bucket=works, loss=loss,
+            gradient.notes, False, settings=mine, by_bucket=works, loss=loss, own=queued_so_far(values.device),
         )  # fmt: skip
 
     def reduce(self, body: Gradient | Tensor | None, root: int, group: Group) -> ProcessSum:
@@ -186,6 +187,8 @@ class ProcessSum:
     """Where the sum of all losses will be, if that is not in the header."""
     by_bucket: Works = field(default_factory=dict)
     """What brings each bucket of layers, where it comes so."""
+    own: Work | None = None
+    """What a GPU had still to do for this member's part when it was queued: no wait for others."""
     _said: Said | None = None
 
     @property
@@ -215,6 +218,8 @@ class ProcessSum:
         return is_of_all and parts[0].samples > 0 and parts[channels.member].samples > 0
 
     def _finish(self) -> Gradient | Tensor | None:
+        if self.own is not None:
+            self._sums.wait([self.own], self._collectives.channels.name)
         header = self._wait(self._works)
         self._works = ()
         # A member that is not the root of a reduce has leftovers of the sum in its header: there is nothing to read.
@@ -279,10 +284,16 @@ class ProcessSum:
 
     def whole(self) -> Gradient:
         """The sum, a gradient's, waited for here and now; or, on a GPU that all share, by what is queued next."""
-        self._works = ahead(self._works)
+        if self._goes_ahead:
+            self._works, self.own = ahead(self._works), None
         gradient = taken(self)
         assert isinstance(gradient, Gradient)
         return gradient
+
+    @property
+    def _goes_ahead(self) -> bool:
+        """Whether a GPU waits, and Python does not: where a death ends the run, since that GPU would wait for ever."""
+        return not self._sums.context.orders.goes_on
 
     def begin(self) -> Gradient:
         """Wait for what goes with the sum, which comes with its lowest layers; the numbers are not all there."""
@@ -306,7 +317,8 @@ class ProcessSum:
         bucket = self.buckets[number]
         reporter, now = self._sums.context.reporter, self._sums.context.clock.now()
         # Also where it has come: only then does a GPU's stream know that what follows has to wait for it.
-        self._sums.wait(ahead(self._bringing(number)), self._collectives.channels.name)
+        works = self._bringing(number)
+        self._sums.wait(ahead(works) if self._goes_ahead else works, self._collectives.channels.name)
         reporter.waited("layers", now)
         if number == len(self.buckets) - 1 and self._said is not None:
             self._tell(self._said)

@@ -45,7 +45,7 @@ class PastActs:
         return bool(self.progress.get("in_loop")) or self.progress.get("begun", 0) < self.loops
 
     def number_of_next(self, begun: int) -> int:
-        """The number of the loop that this rank begins next; it has begun so many."""
+        """The number of the loop that this rank begins next, after `begun` loops."""
         if self.skips:
             begun = self.loops - self.in_loop
         return int(self.progress.get("before", 0)) + begun + 1

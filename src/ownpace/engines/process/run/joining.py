@@ -20,8 +20,8 @@ from ownpace.engines.process.lives.sharing import (
 from ownpace.engines.process.meet.environment import Environment
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store, meet
 from ownpace.engines.process.node.loop import UserLoop
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.presence.presence import Presence
 from ownpace.engines.process.presence.readmission import is_under_way
 from ownpace.engines.process.run.opening import FleetOptions, Opened, Opening

@@ -28,9 +28,9 @@ from ownpace.engines.process.meet.environment import Environment
 from ownpace.engines.process.meet.rendezvous import Rendezvous, common_backend
 from ownpace.engines.process.node.loop import UserLoop
 from ownpace.engines.process.node.model_state import global_state_dicts
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.node.user_parameters import UserParameters
+from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.presence.presence import Presence
 from ownpace.engines.process.presence.readmission import Readmission
 from ownpace.engines.process.run.launch import backend_on

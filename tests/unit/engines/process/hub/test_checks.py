@@ -10,7 +10,7 @@ import torch
 from ownpace.algorithms import make_algorithm
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import WireError
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.hub.checks import HubChecks
 from ownpace.engines.process.hub.journal import HubConfig, Journal

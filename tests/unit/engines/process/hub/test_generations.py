@@ -9,7 +9,7 @@ import torch
 
 from ownpace import make_algorithm
 from ownpace.core.contract.errors import ReplicasDiffer
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.hub.elasticity import Elasticity
 from ownpace.engines.process.hub.generations import Generations

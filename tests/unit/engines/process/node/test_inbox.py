@@ -10,7 +10,7 @@ import torch
 from ownpace.algorithms import make_algorithm
 from ownpace.core.contract.errors import PeerLost, WireError
 from ownpace.core.contract.values import Address, Gradient, Parameters, Shard
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, local_store
 from ownpace.engines.process.node.context import NodeContext, Orders
@@ -38,13 +38,13 @@ from ownpace.engines.progress import Progress
 
 TERMS = RunTerms(
     algorithm=make_algorithm("async"),
-    workers=("worker-0",),
+    workers=("worker-0", "worker-1"),
     num_servers=1,
     layers=Layout.of([("weight", torch.Size([4]), False)]).layers,
     dtype=torch.float32,
     optimizer=OptimizerSpec(),
 )
-ROSTER = TERMS.roster()
+ROSTER = TERMS.roster(["worker-0"])  # the other is gone
 
 
 class Node:
@@ -172,6 +172,7 @@ def test_what_was_left_of_a_generation_is_gone_in_the_next(pair):
 
 def test_a_message_of_a_newer_loop_ends_what_a_server_does(pair):
     inbox, _ = server(pair)
+    inbox.heeds_loops = True
     pair.send("worker-0", "server-0", numbered(1, 0), numbered(2, 1))
     with pytest.raises(NewLoop):
         inbox.wait_for(Prepared)
@@ -179,6 +180,15 @@ def test_a_message_of_a_newer_loop_ends_what_a_server_does(pair):
     inbox.begin(inbox.newest_loop)
     assert taken(inbox) == [2]
     inbox.wait_for(Prepared)
+
+
+def test_a_server_that_waits_for_the_start_is_not_disturbed_by_a_worker_that_has_heard_of_it(pair):
+    inbox, _ = server(pair)
+    pair.send("worker-0", "server-0", numbered(1, 1))
+    inbox.wait_for(Prepared)
+    assert inbox.newest_loop == 1
+    inbox.begin(inbox.newest_loop)
+    assert taken(inbox) == [1]
 
 
 def test_settings_are_heard_only_when_their_message_is_awaited(pair):
@@ -257,4 +267,22 @@ def test_a_message_that_does_not_fit_names_its_sender(pair):
         pair.send("worker-0", "server-0", Packet(body))
         with pytest.raises(WireError, match=f"worker-0 sent what no node sends: .*{words}"):
             inbox.wait_for(Prepared)
+        inbox.wait_for(Prepared)
+
+
+def _push(rank: int, generation: int) -> Packet:
+    gradient = Gradient(torch.zeros(4), 8, (0,))
+    gradient.sources = ((rank, 8),)
+    return Packet(gradient, {"number": rank}, generation=generation)
+
+
+def test_ranks_are_those_of_the_generation_of_a_message(pair):
+    """What a worker has sent before it was cut off comes when its link is back, and the others have gone on."""
+    inbox, _ = server(pair)
+    inbox.begin(1)
+    pair.send("worker-0", "server-0", _push(1, generation=0), _push(0, generation=1))
+    inbox.wait_for(Prepared)
+    assert taken(inbox) == [0]
+    pair.send("worker-0", "server-0", _push(1, generation=1))
+    with pytest.raises(WireError, match=r"worker-0 sent what no node sends: samples of the ranks \[1\]"):
         inbox.wait_for(Prepared)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ownpace.core.contract.values import Gradient, Shard
-from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.group_settings import GroupSettings
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import FlatOptimizer
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import FlatParameters

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.process.node.overlap import Overlap
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.node.user_parameters import UserParameters

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.process.node.replica_watch import CHECK_EVERY, is_due, layer_checksums
 
 SHAPES = [(3, 4), (1,), (0,), (7,), ()]

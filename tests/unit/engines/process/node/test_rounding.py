@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.process.node.rounding import BEYOND, allowed, distance, rounding_digest
 
 LAYOUT = Layout.of(

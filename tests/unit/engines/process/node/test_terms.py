@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ownpace.algorithms import make_algorithm
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.engines.process.node.terms import RunTerms
 
