@@ -3,7 +3,7 @@
 AdamW with weight decay on matrices only, warm-up and cosine, gradient accumulation, clipping, torch.compile if wanted,
 a checkpoint now and then, and going on from it.
 
-    torchrun --nproc-per-node 4 examples/char_gpt.py --algorithm pace --save checkpoint.pt --resume checkpoint.pt
+    torchrun --nproc-per-node 4 examples/char_gpt.py --algorithm stride --save checkpoint.pt --resume checkpoint.pt
 
 examples/plain/char_gpt.py is the same script for one machine; `diff -w` shows what changes.
 """
@@ -88,7 +88,7 @@ def validate(model: nn.Module, data: torch.Tensor) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--algorithm", default="pace")
+    parser.add_argument("--algorithm", default="stride")
     parser.add_argument("--batch-size", type=int, default=16, help="on each machine")
     parser.add_argument("--accumulate", type=int, default=2, help="batches in one step")
     parser.add_argument("--updates", type=int, default=200)

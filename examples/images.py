@@ -1,6 +1,6 @@
 """Handwritten digits on a fleet: a DataLoader, SGD with momentum, StepLR once an epoch, a test after each epoch.
 
-    torchrun --nproc-per-node 4 examples/images.py --algorithm pace
+    torchrun --nproc-per-node 4 examples/images.py --algorithm stride
 
 examples/plain/images.py is the same script for one machine; `diff` shows what changes.
 """
@@ -47,7 +47,7 @@ def test(model: nn.Module, loader: DataLoader) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--algorithm", default="pace")
+    parser.add_argument("--algorithm", default="stride")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=0.02)

@@ -1,6 +1,6 @@
 """Handwritten digits with Lightning: a DataLoader, SGD, a schedule stepped at every batch, validation, checkpoints.
 
-    torchrun --nproc-per-node 4 examples/lightning_images.py --algorithm pace
+    torchrun --nproc-per-node 4 examples/lightning_images.py --algorithm stride
 
 `--algorithm none` trains with Lightning alone. Needs `pip install 'ownpace[lightning,data]'`.
 """
@@ -57,7 +57,7 @@ class Digits(L.LightningModule):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--algorithm", default="pace")
+    parser.add_argument("--algorithm", default="stride")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=0.05)

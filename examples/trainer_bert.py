@@ -1,6 +1,6 @@
 """A tiny BERT through Transformers' Trainer: which of two words comes first in a sentence? No downloads.
 
-    torchrun --nproc-per-node 4 examples/trainer_bert.py --algorithm pace
+    torchrun --nproc-per-node 4 examples/trainer_bert.py --algorithm stride
 
 `--algorithm none` trains with the Trainer alone. Needs `pip install 'ownpace[hf]'`.
 """
@@ -53,7 +53,7 @@ def accuracy(prediction: EvalPrediction) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--algorithm", default="pace")
+    parser.add_argument("--algorithm", default="stride")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lr", type=float, default=2e-3)

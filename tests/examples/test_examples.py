@@ -13,7 +13,7 @@ from tests.process.conftest import start as start
 from tests.process.started import PATIENCE_S, ROOT, Start, Started, free_port
 
 EXAMPLES = ROOT / "examples"
-ALGORITHMS = ("sync", "balanced", "pace", "async", "local")
+ALGORITHMS = ("sync", "balanced", "pace", "stride", "async", "local")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
 
 

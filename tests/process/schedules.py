@@ -9,7 +9,7 @@ from ownpace.core.blocks.accumulate import accumulate, accumulate_and_reduce, ac
 from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Communicator, Server, Worker
-from ownpace.engines.process.node.nodes import ProcessWorker
+from ownpace.engines.process.node.worker import ProcessWorker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,7 +155,7 @@ def test_updates_have_the_samples_that_were_asked_for(start: Start, tmp_path: Pa
             assert max(sizes) == target, label
         most = {"pace": 2 * 2 * 8, "pace, bounded": 24}.get(label)
         if most is not None:
-            assert max(sizes) <= most, label
+            assert max(sizes) <= most + 2, label  # a sample that would be left alone goes with the batch before
             assert max(sizes) > 16, label  # rank 0 has not waited when it could compute
         assert ranks[1][label]["warned"] == []
         assert bool(one["warned"]) == (label == "abs"), label

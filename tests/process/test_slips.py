@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+import torch
 from tests.process.small_net import Numbers, make_net, mean_loss, sgd
+from torch import Tensor, nn
 
 import ownpace
+from ownpace.drop_in.other_steps import OtherSteps
+from ownpace.drop_in.taken_early import TakenEarly
+from ownpace.engines.process.node.flat_steps import FlatSteps
+from ownpace.engines.process.node.user_pair import UserPair
 
 
 @pytest.mark.parametrize("zeroing", ["before", "after, in place"])
@@ -101,3 +112,137 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path):
                 optimizer.step()
                 optimizer.zero_grad()
                 fleet.save(tmp_path / "run.pt")
+
+
+def learn(
+    fleet: Any, net: nn.Module, optimizer: torch.optim.Optimizer, after: Callable[[int], None], size: int = 48
+) -> None:
+    for number, (x, y, _) in enumerate(fleet.batches(Numbers(size), 8, shuffle=False)):
+        mean_loss(net, x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        after(number)
+
+
+@pytest.mark.parametrize("algorithm", ["sync", "balanced", "stride"])
+def test_alone_what_reads_the_model_after_a_step_finds_the_step_made(algorithm: str) -> None:
+    """An average of the weights, as many scripts keep one, is that of a plain loop."""
+    averages = []
+    for in_fleet in (False, True):
+        net = make_net()
+        optimizer, weight = sgd(net), net.get_parameter("0.weight")
+        average = weight.detach().clone()
+
+        def take_in(_: int, weight: Tensor = weight, average: Tensor = average) -> None:
+            average.lerp_(weight.detach(), 0.1)
+
+        if in_fleet:
+            with ownpace.join(algorithm, quiet=True) as fleet:
+                fleet.wrap(net, optimizer)
+                learn(fleet, net, optimizer, take_in)
+        else:
+            for first in range(0, 48, 8):
+                mean_loss(net, Numbers(48).x[first : first + 8], Numbers(48).y[first : first + 8]).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                take_in(first)
+        averages.append(average)
+    torch.testing.assert_close(averages[0], averages[1], rtol=1e-6, atol=1e-7)
+
+
+def test_tensors_that_were_taken_of_a_model_before_wrap_are_told_of() -> None:
+    net = make_net()
+    taken = list(net.state_dict().values())
+    told = pytest.warns(UserWarning, match=r"another tensor is in the memory of 0\.weight")
+    with ownpace.join("sync", quiet=True) as fleet, told:
+        fleet.wrap(net, sgd(net))
+    assert taken
+
+
+def test_nothing_is_told_of_a_model_that_nobody_has_taken_anything_of() -> None:
+    net, other = make_net(norm=True), make_net(seed=1)
+    nn.utils.spectral_norm(net[3])  # keeps its weight beside the parameter, until the next forward pass
+    weight, bias = other.get_parameter("0.weight"), other.get_parameter("3.bias")
+    other[3].weight = nn.Parameter(weight.data.flatten()[:24].view(3, 8))  # in the same memory
+    mean_loss(net, Numbers(8).x, Numbers(8).y).backward()
+    copy.deepcopy(net.state_dict())
+    with warnings.catch_warnings(), ownpace.join("sync", quiet=True) as fleet:
+        warnings.simplefilter("error")
+        fleet.wrap(net, sgd(net))
+        fleet.wrap(other, torch.optim.SGD([weight, bias], lr=0.1))
+
+
+def test_a_new_optimizer_in_the_middle_is_refused() -> None:
+    net = make_net()
+    optimizer = sgd(net)
+    with ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(net, optimizer)
+        learn(fleet, net, optimizer, lambda _: None)
+        new = torch.optim.Adam(net.parameters(), lr=0.01)
+        with pytest.raises(ownpace.InputError, match="was not given the Adam that steps parameters of its model"):
+            learn(fleet, net, new, lambda _: None)
+    mean_loss(net, Numbers(8).x, Numbers(8).y).backward()
+    new.step()  # afterwards it is nobody's business
+
+
+def test_an_optimizer_of_something_else_is_told_of_once() -> None:
+    other, free = make_net(), torch.zeros(3, requires_grad=True)
+    net = make_net()
+    pair = UserPair(net, sgd(net))
+    steps = OtherSteps(lambda: [pair], lambda: True, alone=False)
+    steps.watch()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            free.grad = torch.ones(3)
+            torch.optim.SGD([free], lr=0.1).step()  # inputs that are learnt, say: each rank has its own
+            with pytest.raises(UserWarning, match="each rank makes them for itself"):
+                sgd(other).step()
+            sgd(other).step()
+    finally:
+        steps.release()
+
+
+def test_watching_other_optimizers_leaves_the_fleets_own_steps_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, real = [], FlatSteps.step
+
+    def step(steps: FlatSteps) -> None:
+        made.append(steps)
+        real(steps)
+
+    monkeypatch.setattr(FlatSteps, "step", step)
+    net = make_net()
+    optimizer = sgd(net)
+    with ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(net, optimizer)
+        learn(fleet, net, optimizer, lambda _: None)
+    assert len(made) == 6
+
+
+def test_parameters_that_were_given_other_memory_are_noticed_at_the_next_step() -> None:
+    net = make_net()
+    optimizer = sgd(net)
+    reached = []
+
+    def normalise(number: int) -> None:
+        reached.append(number)
+        if number == 1:
+            weight = net.get_parameter("0.weight")
+            weight.data = weight.data / 2
+
+    def script() -> None:
+        with ownpace.join("sync", quiet=True) as fleet:
+            fleet.wrap(net, optimizer)
+            learn(fleet, net, optimizer, normalise)
+
+    with pytest.raises(ownpace.InputError, match=r"write to parameters in place \(p\.data\.copy_"):
+        script()
+    assert reached == [0, 1]
+
+
+def test_many_batches_without_any_step_are_told_of() -> None:
+    early = TakenEarly()
+    for _ in range(255):
+        early.hand_out(None, before_was_skipped=False)
+    with pytest.warns(UserWarning, match=r"256 batches were taken, and optimizer\.step\(\) was not called once"):
+        early.hand_out(None, before_was_skipped=False)

@@ -103,8 +103,9 @@ class Batches:
         fixed = data.kind == "function" and not data.takes_number
         wanted = (lambda: data.batch_size) if fixed else loops.wanted_samples
         fills = data.batch_size if data.drop_last or fixed else None
+        least = min(loops.least_samples, data.batch_size, data.micro_batch or data.batch_size)
         if not isinstance(order, Share):
-            return BatchSource(wanted, loops.taking(number), order, left, fills=fills)
+            return BatchSource(wanted, loops.taking(number), order, left, fills=fills, least=least)
         place, num_workers, is_divided_anew = loops.present
         first, stop = before(left, order.start), before(left, order.stop)
         if is_divided_anew and isinstance(order, Shares):
@@ -114,7 +115,7 @@ class Batches:
             samples = data.samples - (ENDLESS - number_of(left))
             stop = min(stop, first + samples * (place + 1) // num_workers - samples * place // num_workers)
         take = OwnCount(first, place, lambda claim: loops.note(number, claim))
-        return BatchSource(wanted, take, order, left, stop=stop, fills=fills)
+        return BatchSource(wanted, take, order, left, stop=stop, fills=fills, least=least)
 
     def __iter__(self) -> Iterator[Any]:
         loops = self._loops

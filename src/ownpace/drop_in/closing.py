@@ -55,7 +55,8 @@ def _of_varying(summary: Summary, algorithm: VaryingBatch, batch_size: int, num_
     # Whoever turned off a bound that there is otherwise has allowed it.
     turned_off = algorithm.max_batch == 0 and type(algorithm).max_batch is None
     largest = summary.update_samples.max or 0
-    if largest <= allowed or turned_off:
+    # One more of each worker: a sample that would be left alone goes with the batch before.
+    if largest <= allowed + num_workers or turned_off:
         return None
     what = "target_batch" if algorithm.target_batch else f"{batch_size} samples × {num_workers} workers"
     return (

@@ -16,6 +16,7 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.settings import positive
 from ownpace.drop_in.between_ranks import BetweenRanks
 from ownpace.drop_in.loops import Wrapped
+from ownpace.drop_in.other_steps import OtherSteps
 from ownpace.drop_in.progress import FleetProgress
 from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
 from ownpace.drop_in.taken_early import TakenEarly
@@ -40,6 +41,11 @@ class FleetModels(BetweenRanks):
         self._progress = FleetProgress(self.num_workers)
         self._schedules: list[FollowedSchedule] = []
         self._taken_early = TakenEarly()
+        self._other_steps = OtherSteps(
+            lambda: () if self._wrapped is None else self._wrapped.parameters.pairs,
+            lambda: run.is_open and run.loop.is_running,
+            alone=run.world_size == 1,
+        )
 
     def wrap(
         self,
@@ -67,7 +73,9 @@ class FleetModels(BetweenRanks):
                 script are like that.
         """
         if self._run.is_open:
-            raise InputError("fleet.wrap was called after the first loop; wrap all models before it")
+            raise InputError(
+                "fleet.wrap was called after the first loop; wrap all models before it, or end the `with` and join anew"
+            )
         positive(clip_norm=clip_norm)
         pairs = [] if self._wrapped is None else list(self._wrapped.parameters.pairs)
         if pairs and (overlap or (self._wrapped is not None and self._wrapped.overlap)):
@@ -77,6 +85,7 @@ class FleetModels(BetweenRanks):
         self._models = self._wrapped.models
         # After the pair was made, which has kept the real step; and only if nothing was refused.
         pair.replace_step(partial(self._stepped, len(pairs)))
+        self._other_steps.watch()
         if scheduler is not None:
             self.schedule(scheduler)
         return model, optimizer
@@ -104,6 +113,7 @@ class FleetModels(BetweenRanks):
         self._let_go()
 
     def _let_go(self) -> None:
+        self._other_steps.release()
         if self._wrapped is not None:
             self._run.let_go()
             self._wrapped.parameters.release()
@@ -129,7 +139,7 @@ class FleetModels(BetweenRanks):
 
         Args:
             scheduler: Any of torch's, or made of them, except ReduceLROnPlateau.
-            every: `update`: it was made for so many updates; `epoch`: for so many passes over the data.
+            every: `update`: it counts updates; `epoch`: passes over the data.
         """
         check_schedule(scheduler, every)
         progress = self._progress

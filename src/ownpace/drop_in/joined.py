@@ -136,9 +136,9 @@ class Joined(ResumableFleet):
             micro_batch: Samples of one batch at most: then `batch_size` comes in several, each with its own `step()`.
                 With `balanced`, a fast machine's batches are larger than `batch_size`: this says what its memory holds.
             epochs: How often to go through the data (None: once, or without end where `updates` or `samples` is given).
-            updates: End after so many updates of the fleet, on all ranks after the same one. Where a sum is always
+            updates: End after this many updates of the fleet, on all ranks after the same one. Where a sum is always
                 under way, it is still applied: one update more. Where servers make updates, so are gradients under way.
-            samples: End after so many samples of the fleet.
+            samples: End after this many samples of the fleet.
             sampling: `queue`: every sample once per epoch, at any pace; `iid`: with replacement; `shards`: equal parts.
             shuffle: False: in the order of the data (None: as the DataLoader does; of anything else, True).
             sampler: Gives the order of the indices, which must be the same on every worker.

@@ -45,15 +45,15 @@ class LoopPlan:
     batch_size: int
     """Samples that each worker contributes to an update, where the algorithm does not decide."""
     places: float
-    """At most so many samples are dealt out."""
+    """At most this many samples are dealt out."""
     samples: float
-    """As far as is known, it will be so many."""
+    """As far as is known, it will be this many."""
     epoch_samples: float
     """Of one pass over the data."""
     epochs: int | None
     """How many passes are complete when the data has ended (None: by the samples of one)."""
     updates: int | None
-    """It ends after so many (None: after any number)."""
+    """It ends after this many (None: after any number)."""
     micro_batch: int | None = None
     """Samples of one batch, where an algorithm does not say (None: all that it contributes to an update)."""
 
@@ -162,6 +162,15 @@ class Loops:
     def wanted_samples(self) -> int:
         """How many samples the algorithm wants next."""
         return self._run.loop.wanted_samples()
+
+    @property
+    def least_samples(self) -> int:
+        """Of a batch, where sizes vary.
+
+        Some layers cannot learn from one sample (BatchNorm), and no script can know that it comes: as the last of the
+        data, or on a slow machine.
+        """
+        return 1 if self._run.num_workers == 1 or self._run.loop.is_prescribed else 2
 
     def taking(self, number: int) -> Take:
         """Takes places that all workers share, in that loop."""

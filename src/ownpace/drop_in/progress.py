@@ -102,7 +102,7 @@ class FleetProgress:
         self._tell()
 
     def stepped(self, batches: int) -> None:
-        """The script calls `optimizer.step()` for so many batches; before the update that it leads to."""
+        """The script calls `optimizer.step()` for this many batches; before the update that it leads to."""
         self._loop.stepped(batches)
 
     def end_loop(self, epochs: int | None) -> None:

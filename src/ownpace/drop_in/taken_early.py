@@ -8,6 +8,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+_MANY = 256
+"""Batches before the first step: more than scripts accumulate."""
+
 
 class TakenEarly:
     """Warns of a batch that seems to be skipped, since the next one was taken before any gradient, but is still held.
@@ -19,15 +22,25 @@ class TakenEarly:
         self._latest: weakref.ref[Tensor] | None = None
         self._skipped: weakref.ref[Tensor] | None = None
         self._has_warned = False
+        self._before_first_step: int | None = 0
 
     def hand_out(self, batch: object, *, before_was_skipped: bool) -> None:
         """A batch goes to the script; `before_was_skipped`: as it seems, nothing was learnt of the last."""
         first = None if self._has_warned else _first_tensor(batch)
         self._skipped = self._latest if before_was_skipped else None
         self._latest = None if first is None else weakref.ref(first)
+        if self._before_first_step is not None:
+            self._before_first_step += 1
+            if self._before_first_step == _MANY:
+                warnings.warn(
+                    f"{_MANY} batches were taken, and optimizer.step() was not called once; only that reaches the "
+                    "other ranks, and nothing else that changes parameters does",
+                    stacklevel=5,
+                )
 
     def step(self) -> None:
         """The script calls `optimizer.step()`."""
+        self._before_first_step = None
         held = self._skipped is not None and self._skipped() is not None
         self._skipped = None
         if held and not self._has_warned:

@@ -24,6 +24,6 @@ def accept_closures(optimizer: Optimizer) -> None:
             hand_over()
         return loss
 
-    for name in ("_wrapped_by_lr_sched", "_of_a_fleet"):
+    for name in ("_wrapped_by_lr_sched", "of_a_fleet"):
         setattr(step, name, True)
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""ownpace in Lightning Fabric: `Fabric(strategy=OwnpaceFabricStrategy("pace"))`."""
+"""ownpace in Lightning Fabric: `Fabric(strategy=OwnpaceFabricStrategy("stride"))`."""
 
 from __future__ import annotations
 

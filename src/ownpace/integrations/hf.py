@@ -1,6 +1,6 @@
 """ownpace in Transformers' Trainer and in Accelerate.
 
-    trainer = OwnpaceTrainer(model, args, train_dataset=data, algorithm="pace")  # instead of Trainer(…)
+    trainer = OwnpaceTrainer(model, args, train_dataset=data, algorithm="stride")  # instead of Trainer(…)
 
 A Trainer takes for granted that all ranks are at the same batch, and gathers something from all of them at every step
 that it logs. So it is told that it is alone, with the rank as its index: it then neither wraps the model nor deals out
@@ -170,7 +170,7 @@ class FleetTraining(_Base):
     # The loop. A rank goes on until the fleet has no more batches; how many it gets is not known.
 
     def set_initial_training_values(self, *positional: object, **keywords: object) -> Any:
-        """As the Trainer's; but so many updates may take more or fewer epochs than it thinks."""
+        """As the Trainer's; but `max_steps` updates may take more or fewer epochs than it thinks."""
         num_train_epochs, *others = super().set_initial_training_values(*positional, **keywords)
         return (NO_END if self.args.max_steps > 0 else num_train_epochs, *others)
 

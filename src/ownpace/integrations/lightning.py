@@ -1,4 +1,4 @@
-"""ownpace in Lightning: `Trainer(strategy=OwnpaceStrategy("pace"))`."""
+"""ownpace in Lightning: `Trainer(strategy=OwnpaceStrategy("stride"))`."""
 
 from __future__ import annotations
 

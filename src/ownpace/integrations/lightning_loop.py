@@ -17,7 +17,7 @@ from ownpace.integrations.lightning_metrics import forget
 
 
 class FleetEpochLoop(_TrainingEpochLoop):
-    """Goes through the batches that the fleet hands out, and does at their end what Lightning does after so many."""
+    """Goes through the batches that the fleet hands out, and does at their end what Lightning does after as many."""
 
     def run(self, data_fetcher: Any) -> None:
         """Run one epoch on this rank; it ends on all ranks together."""

@@ -9,7 +9,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import DefaultFlowCallback
 
 NO_END = sys.maxsize
-"""For the Trainer: so many batches that the fleet's data ends before."""
+"""For the Trainer: more batches than there are, since it is the fleet's data that ends."""
 
 
 class CountedTraining(Protocol):

@@ -35,7 +35,7 @@ class TrainingData:
             num_workers: In the fleet.
             fleet: Gives the fleet; called when a loop begins, since some frameworks load data before they have a model.
             accumulated: How many batches each worker contributes to an update.
-            limit: A share of the data, or (an int) so many batches of each worker, that a loop ends after.
+            limit: After what a loop ends: a share of the data, or (an int) a number of batches of each worker.
             updates: Gives the number of updates that the next loop ends after, if there is one.
             unknown_length: What `len()` is where the data has none (None: that raises TypeError).
             **options: For `fleet.batches`.

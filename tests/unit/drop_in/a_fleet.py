@@ -65,6 +65,10 @@ class Rank(Loops):
         self.number += 1
         return self.number
 
+    @property
+    def least_samples(self) -> int:
+        return 1 if self.present.num_workers == 1 else 2
+
     def wanted_samples(self) -> int:
         return self.wanted
 

@@ -57,13 +57,13 @@ def test_who_has_chosen_another_names_it() -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "largest", "warns"),
     [
-        ("abs", {}, 256, False),
-        ("abs", {}, 257, True),
+        ("abs", {}, 260, False),  # twice as many, and one more of each worker
+        ("abs", {}, 261, True),
         ("abs", {"max_batch": 400}, 400, False),
-        ("pace", {}, 257, True),  # more than its bound: several batches for one step, say
+        ("pace", {}, 261, True),  # more than its bound: several batches for one step, say
         ("pace", {"max_batch": 0}, 10**6, False),  # allowed by name
         ("pace", {"target_batch": 512}, 1024, False),
-        ("pace", {"target_batch": 64}, 129, True),
+        ("pace", {"target_batch": 64}, 133, True),
         ("local", {}, 10**6, False),  # prescribes its rounds
     ],
 )

@@ -21,6 +21,7 @@ class BatchSource:
         *,
         stop: int | None = None,
         fills: int | None = None,
+        least: int = 1,
     ) -> None:
         """A source for one loop over the data.
 
@@ -31,6 +32,7 @@ class BatchSource:
             left: The places that are left: at the beginning of a run, all.
             stop: The place, among those that are left, at which this worker ends (None: the last).
             fills: What does not fill a batch of this size is left out (None: nothing is).
+            least: Samples of a batch, whatever is wanted, if there are so many.
         """
         self._wanted_samples = wanted_samples
         self._take = take
@@ -38,17 +40,22 @@ class BatchSource:
         self._left = left
         self._stop = number_of(left) if stop is None else stop
         self._fills = fills
+        self._least = least
         self.sizes: list[int] = []
         """Of the batches that were drawn and not handed out yet."""
 
     def __iter__(self) -> Iterator[list[object]]:
-        while batch := self._draw(max(1, self._wanted_samples())):
+        while batch := self._draw(max(self._least, self._wanted_samples())):
             self.sizes.append(len(batch))
             yield batch
 
     def _draw(self, samples: int) -> list[object]:
         # Beyond the end, the shared count goes on rising: that is how every worker finds out that nothing is left.
         start = self._take(samples)
+        rest = self._stop - (start + samples)
+        if 0 < rest < self._least and self._fills is None:
+            # Another worker may have been quicker: then this reaches beyond the end.
+            samples += rest if self._take(rest) == start + samples else 0
         batch: list[object] = []
         for first, stop in within(self._left, start, min(start + samples, self._stop)):
             batch += self._order.at(first, stop - first)

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import RemovableHandle
 
-from ownpace.core.learning.flat import Layer
+from ownpace.core.learning.layout import Layer
 from ownpace.core.learning.optimizer import ELEMENTWISE
 from ownpace.engines.process.node.flat_range import FlatRange, kind_of
 
@@ -83,7 +83,9 @@ class FlatSteps:
         optimizer = self._optimizer
         if self._step is None or any(group.get(key) for group in optimizer.param_groups for key in _OTHER_BITS):
             return False
-        hooks = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
+        before, after = torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks
+        # A fleet's own looks only at other optimizers.
+        hooks = after or any(not getattr(hook, "of_a_fleet", False) for hook in before.values())
         if hooks or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
             return False
         return self._are_still_there() or self._take_over()

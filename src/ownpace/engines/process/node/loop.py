@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from ownpace.core.blocks.varying_batch import VaryingBatch
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError, PeerLost, SharedMemoryError
 from ownpace.core.contract.values import Gradient, Parameters
@@ -26,13 +27,15 @@ from ownpace.engines.process.node.inbox import NewGeneration
 from ownpace.engines.process.node.layer_sender import LayerSender
 from ownpace.engines.process.node.loop_gradients import Brought, LoopGradient, LoopGradients
 from ownpace.engines.process.node.model_point import Loses, ModelPoint, held_by_servers
-from ownpace.engines.process.node.nodes import ProcessWorker
 from ownpace.engines.process.node.overlap import Overlap
 from ownpace.engines.process.node.replica_watch import layer_checksums
 from ownpace.engines.process.node.user_parameters import UserParameters, unnoticed
+from ownpace.engines.process.node.worker import ProcessWorker
 
 _NOTHING_LEFT_S = 0.002
 """How often a worker without data checks whether others have any left, where servers would answer at once."""
+_LOOKED_AT = 16
+"""In so many first steps, and in every so manieth, it is looked whether parameters are where they were put."""
 
 
 class UserLoop:
@@ -61,6 +64,7 @@ class UserLoop:
         """Whether models are where they were before the step of another."""
         self.batches = 0
         """How many the script has been handed for its next step, this far."""
+        self._steps = 0
         self.largest_step = 0
         """The most samples that the user's loop has taken for one `optimizer.step()`."""
         self.is_running = False
@@ -82,6 +86,12 @@ class UserLoop:
     def has_made_its_updates(self) -> bool:
         """Whether as many updates have been made, as far as is known here, as the loop was to make."""
         return self._worker.progress.version >= self._last_version
+
+    @property
+    def is_prescribed(self) -> bool:
+        """Whether the script has said how many samples an update has: then batches are what is wanted, and no more."""
+        algorithm = None if self._algorithm is None else self._algorithm.at_work
+        return isinstance(algorithm, VaryingBatch) and algorithm.target_batch is not None
 
     def wanted_samples(self) -> int:
         """How many samples the algorithm wants next; roughly, while it has them computed already."""
@@ -221,6 +231,9 @@ class UserLoop:
         if not pair.has_gradient:
             raise InputError("optimizer.step was called, but no parameter has a gradient; call loss.backward() before")
         self._point.check()
+        self._steps += 1
+        if self._steps <= _LOOKED_AT or self._steps % _LOOKED_AT == 0:
+            self._user.check_place()
         self.largest_step = max(self.largest_step, samples)
         is_scaled, pair.is_scaled = pair.is_scaled, False
         self.overlap.stepped(is_scaled=is_scaled)
@@ -332,6 +345,7 @@ class UserLoop:
 
         A shared count of workers tells that, not the samples learnt from: batches without a step are lost.
         """
+        self.overlap.check()
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
         left = 0 if self.overlap.sender is None else self.overlap.sender.give_up()
         lost = self._handed_out.give_up(but=left)

@@ -7,9 +7,9 @@ from functools import partial
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from ownpace.core.learning.flat import Layout
 from ownpace.core.learning.layer_work import sum_buckets
-from ownpace.engines.process.node.layer_sender import LayerSender, Seen, no_overlap
+from ownpace.core.learning.layout import Layout
+from ownpace.engines.process.node.layer_sender import LateAnswer, LayerSender, Seen, check_unchanged, no_overlap
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.talk.collectives import GroupCollectives
 
@@ -37,6 +37,7 @@ class Overlap:
         self._seen: dict[int, Seen | None] = {}
         self._sent = 0
         self._batches = 0
+        self._changed = LateAnswer(user.values.device)
         self._hooks: dict[int, RemovableHandle] = {}
         self.sender: LayerSender | None = None
         """Of the gradient that is on its way."""
@@ -78,7 +79,12 @@ class Overlap:
         if self._is_on and not collectives.alone:
             # Where the user has decided, the first steps were not watched: they are now.
             self._sent += 1
-            self.sender = LayerSender(collectives, layout, samples, exactly=self._sent <= _WATCHED_STEPS)
+            turn = None if self._sent <= _WATCHED_STEPS else self._sent
+            self.sender = LayerSender(collectives, layout, samples, self._changed, turn)
+
+    def check(self) -> None:
+        """Raise if gradients were changed when they were on their way; a GPU that has yet to say so is waited for."""
+        check_unchanged(self._changed, wait=True)
 
     def _layer_is_there(self, index: int, parameter: Tensor) -> None:
         if self.sender is not None:
@@ -102,4 +108,4 @@ class Overlap:
 
     def _was_touched(self) -> bool:
         seen = [(one, self._user.parameters[index].grad) for index, one in self._seen.items() if one is not None]
-        return len(seen) < len(self._seen) or not Seen.all_are_still(seen)
+        return len(seen) < len(self._seen) or bool(Seen.any_has_changed(seen))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import types
+import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -31,6 +33,7 @@ class UserPair:
         self.clip_norm = clip_norm
         named = named_parameters(model, optimizer)
         check_parameters(model, named)
+        warn_of_shared_memory(model, named)
         self.names = list(named)
         self.parameters = list(named.values())
         self._known = set(map(id, _all_of(optimizer)))
@@ -43,6 +46,11 @@ class UserPair:
         self.is_scaled = False
         """Whether a GradScaler is about to step."""
         self._before: list[tuple[Optimizer, dict[str, object]]] = []
+
+    def has_optimizer(self, optimizer: Optimizer) -> bool:
+        """Whether it is this one, or inside it."""
+        # First by itself: this is asked at every step.
+        return optimizer is self.optimizer or any(optimizer is one for one in nested(self.optimizer))
 
     def step(self) -> None:
         """The optimizer's own step."""
@@ -139,7 +147,7 @@ class UserPair:
         self._before.append((optimizer, {name: vars(optimizer)[name] for name in _OWN if name in vars(optimizer)}))
         # What torch's schedulers look for, to warn of a step that they do not see; this one is seen.
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        step._of_a_fleet = True  # type: ignore[attr-defined]
+        step.of_a_fleet = True  # type: ignore[attr-defined]
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
 
     def give_back(self) -> None:
@@ -214,7 +222,7 @@ def check_optimizer(optimizer: Optimizer) -> None:
                 f"{type(one).__name__} cannot be used: it needs more than one dense gradient per step; use SGD, Adam "
                 "or another first-order optimizer"
             )
-        if getattr(one.step, "_of_a_fleet", False):
+        if getattr(one.step, "of_a_fleet", False):
             raise InputError("the optimizer belongs to a fleet already; end that one, or call its unwrap, before")
 
 
@@ -243,6 +251,43 @@ def check_parameters(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
     if len(devices) > 1:
         where = ", ".join(f"{name} on {device}" for device, name in sorted(devices.items()))
         raise InputError(f"the model's parameters are on several devices ({where}); move all of them to one")
+
+
+def warn_of_shared_memory(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
+    """Warn if other tensors are in the memory of parameters, which are about to leave it: they will not follow."""
+    use_count = getattr(torch._C, "_storage_Use_Count", None)
+    if use_count is None:
+        return
+    # What a module keeps beside its parameters is computed anew by a hook of its own (spectral_norm).
+    kept = [value for module in model.modules() if module._forward_pre_hooks for value in vars(module).values()]
+    tensors = [
+        *named.values(),
+        *model.parameters(),
+        *model.buffers(),
+        *(one for one in kept if isinstance(one, Tensor)),
+    ]
+    known = {id(tensor): tensor for tensor in tensors}
+    # Classes of others may have no memory of their own.
+    plain = {key for key, tensor in known.items() if type(tensor.data) is Tensor}
+    there = Counter(_address(known[key].untyped_storage()) for key in plain)
+    for name, parameter in named.items():
+        if id(parameter) not in plain:
+            continue
+        storage = parameter.untyped_storage()
+        is_part = storage.nbytes() != parameter.nbytes  # of a vector, whose other tensors are other parameters
+        if not is_part and use_count(_address(storage)) > there[_address(storage)] + 1:  # `storage` itself is one
+            warnings.warn(
+                f"another tensor is in the memory of {name} (taken by state_dict(), .data or detach()?), which "
+                "fleet.wrap gives another place: it will not see the parameter change; take it after fleet.wrap",
+                stacklevel=4,
+            )
+            return
+
+
+def _address(storage: torch.UntypedStorage) -> int:
+    """Of torch's own record of a tensor's memory, by which it counts who uses it."""
+    address: int = storage._cdata
+    return address
 
 
 def with_groups(pairs: Sequence[UserPair]) -> list[Optimizer]:
