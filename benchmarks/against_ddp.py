@@ -16,12 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -37,6 +35,7 @@ from characters import Characters
 from ownpace.core.learning.sampling import Permutations
 from ownpace.core.learning.task import Task
 from pictures import Pictures
+from shares import free_port, is_rank, run_ranks, take_share
 from table import print_table
 
 LR, MOMENTUM = 0.01, 0.9
@@ -55,50 +54,39 @@ def main() -> None:
     parser.add_argument("--models", default="mlp:128:600,resnet18:16:8,gpt:16:60", help="name:batch:steps, ...")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--scripts", action="store_true", help="what a user's script can be, and no complete runs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--ways", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if "RANK" in os.environ:
+    if is_rank():
         run_rank(options)
         return
     print(f"{options.device} {options.shares}, {options.precision}, torch {torch.__version__}\n")
     rows, found = [], {}
     for spec in options.models.split(","):
-        turns = [{**measure(options, spec, THEIRS), **measure(options, spec, OURS)} for _ in range(options.turns)]
-        found[spec] = turns
-        rows += table(spec, turns)
+        parts = [measure(options, spec, ways) for ways in ((THEIRS,) if options.scripts else (THEIRS, OURS))]
+        found[spec] = [dict(ChainMap(*turn)) for turn in zip(*parts, strict=True)]
+        rows += table(spec, found[spec])
+        if options.json:
+            options.json.write_text(json.dumps(found))
     print_table(("model", "batch", "what", "samples/s", "ratio", "of"), rows)
-    if options.json:
-        options.json.write_text(json.dumps(found))
 
 
-def measure(options: argparse.Namespace, spec: str, ways: tuple[str, ...]) -> dict[str, list[float]]:
-    """Samples per second of each rank, by the way of training, in processes of their own."""
-    shares = options.shares.split(",") if options.shares else []
-    count = len(shares) or options.processes
+def measure(options: argparse.Namespace, spec: str, ways: tuple[str, ...]) -> list[dict[str, list[float]]]:
+    """Samples per second of each rank, by the way of training, for each turn, in processes of their own."""
+    count = len(options.shares.split(",")) if options.shares else options.processes
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "rates.json"
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
-        command += ["--master-addr", "127.0.0.1", "--master-port", str(free_port()), __file__]
-        command += ["--device", options.device, "--shares", options.shares, "--precision", options.precision]
-        command += ["--models", spec, "--ways", ",".join(ways), "--json", str(found)]
-        threads = "1" if options.device == "cpu" else "4"
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": threads}
-        subprocess.run(command, env=environment, check=False, capture_output=True)
-        rates: dict[str, list[float]] = json.loads(found.read_text())
-    return rates
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        arguments = ["--device", options.device, "--shares", options.shares, "--precision", options.precision]
+        arguments += ["--models", spec, "--turns", str(options.turns), "--ways", ",".join(ways), "--json", str(found)]
+        run_ranks(__file__, arguments, count, threads=1 if options.device == "cpu" else 4, quiet=True)
+        turns: list[dict[str, list[float]]] = json.loads(found.read_text())
+    return turns
 
 
 def run_rank(options: argparse.Namespace) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if options.shares:
-        os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = options.shares.split(",")[rank]
+    take_share(options.shares)
     dist.init_process_group("gloo")
     name, batch, steps = options.models.split(":")
     task = Characters() if name == "gpt" else Pictures(name, (1, 28, 28) if name == "mlp" else (3, 32, 32))
@@ -112,15 +100,17 @@ def run_rank(options: argparse.Namespace) -> None:
         "drop-in": partial(bench.drop_in, overlap=None),
         "at the end": partial(bench.drop_in, overlap=False),
     }
-    rates: dict[str, list[float]] = {}
-    for way in options.ways.split(","):
-        dist.barrier()
-        mine = measures[way]()
-        everybody = [0.0] * world
-        dist.all_gather_object(everybody, mine)
-        rates[way] = everybody
+    turns: list[dict[str, list[float]]] = []
+    for _ in range(options.turns):
+        turns.append({})
+        for way in options.ways.split(","):
+            dist.barrier()
+            mine = measures[way]()
+            everybody = [0.0] * world
+            dist.all_gather_object(everybody, mine)
+            turns[-1][way] = everybody
     if rank == 0:
-        options.json.write_text(json.dumps(rates))
+        options.json.write_text(json.dumps(turns))
     dist.barrier()
     os._exit(0)  # gloo's threads sometimes trip over a Python that is being taken down
 
@@ -129,21 +119,20 @@ def table(spec: str, turns: list[dict[str, list[float]]]) -> list[tuple[str, ...
     """What to print: each way with its rate, and its ratio to what it is measured against."""
     name, batch, _ = spec.split(":")
     head = (name, batch)
-    alone = min(
-        statistics.median(turn["alone"][rank] / turn["plain"][rank] for turn in turns)
-        for rank in range(len(turns[0]["plain"]))
-    )
-    rows = [
-        (*head, "plain loops, no communication", median(sum(turn["plain"]) for turn in turns), "", ""),
-        (*head, "a worker's own step (the worst rank)", "", f"{alone:.3f}", "its plain loop"),
-        (*head, "DistributedDataParallel", median(turn["ddp"][0] for turn in turns), "1", ""),
-    ]
+    rows = [(*head, "plain loops, no communication", median(sum(turn["plain"]) for turn in turns), "", "")]
+    if "alone" in turns[0]:
+        ranks = range(len(turns[0]["plain"]))
+        alone = min(statistics.median(turn["alone"][rank] / turn["plain"][rank] for turn in turns) for rank in ranks)
+        rows.append((*head, "a worker's own step (the worst rank)", "", f"{alone:.3f}", "its plain loop"))
+    rows.append((*head, "DistributedDataParallel", median(turn["ddp"][0] for turn in turns), "1", ""))
     for way, what, beside, name_beside in (
         ("sync", "ownpace sync", "ddp", "DDP"),
         ("loaded", "DDP with a DataLoader", "ddp", "DDP"),
         ("drop-in", "ownpace sync, in the loop of a script", "loaded", "DDP with a DataLoader"),
         ("at the end", "the same with overlap=False", "loaded", "DDP with a DataLoader"),
     ):
+        if way not in turns[0]:
+            continue
         ratio = statistics.median(turn[way][0] / turn[beside][0] for turn in turns)
         rows.append((*head, what, median(turn[way][0] for turn in turns), f"{ratio:.3f}", name_beside))
     return rows

@@ -28,7 +28,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from against_ddp import free_port
 from ownpace import read_fleet
 from ownpace.algorithms.balanced import BalancedSgd
 from ownpace.algorithms.sync import SyncSgd
@@ -38,6 +37,7 @@ from ownpace.core.learning.optimizer import OptimizerSpec
 from ownpace.core.learning.task import Task
 from ownpace.engines import Job, run_process
 from ownpace.testing.blobs import Blobs
+from shares import free_port
 from table import print_table
 
 BATCH = 8

@@ -4,9 +4,10 @@
 
 `ownpace train --on-failure restart` on processes of this machine, at prescribed slow paces; every few seconds one of
 the workers is killed with SIGKILL, now and then a server. Once a minute it is written down how much memory the
-launcher and those nodes that were never killed have, their open files and threads, all processes of the run, sockets,
-and files in /dev/shm and in the folder for temporary files. A line is fitted through each after the first tenth; what
-grows by more in an hour than its limit is a leak, and the exit code says so.
+launcher and those nodes that were never killed have, their open files and threads, and how much memory without a name
+they have mapped, through which gradients are summed; all processes of the run, all such memory, sockets, and files in
+/dev/shm and in the folder for temporary files. A line is fitted through each after the first tenth; what grows by more
+in an hour than its limit is a leak, and the exit code says so.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ownpace.core.contract.events import End, Fault, Generation
 from table import print_table
 
 MARK = "OWNPACE_CHURN_MARK"
-LIMITS = {"MB": 30.0, "files": 20.0, "threads": 20.0, "processes": 6.0, "sockets": 30.0}
+LIMITS = {"MB": 30.0, "files": 20.0, "threads": 20.0, "processes": 6.0, "sockets": 30.0, "mappings": 20.0}
 """What may be added in an hour, by the unit."""
 
 
@@ -121,12 +122,17 @@ class Churned:
                 series(f"{name}, memory", "MB").add(now, int(status["VmRSS"].split()[0]) / 1024)
                 series(f"{name}, threads", "threads").add(now, int(status["Threads"]))
                 series(f"{name}, open files", "files").add(now, len(os.listdir(f"/proc/{pid}/fd")))  # noqa: PTH208
+                series(f"{name}, memory to share", "MB").add(now, sum(_shared(pid).values()) / 2**20)
+                series(f"{name}, its mappings", "mappings").add(now, len(_shared(pid)))
+                series(f"{name}, its open files", "files").add(now, _links(pid, "/memfd:"))
         series("processes", "processes").add(now, len(pids))
-        series("sockets", "sockets").add(now, sum(_sockets(pid) for pid in pids))
+        shared = {memory: nbytes for pid in pids for memory, nbytes in _shared(pid).items()}
+        series("memory to share", "MB").add(now, sum(shared.values()) / 2**20)
+        series("sockets", "sockets").add(now, sum(_links(pid, "socket:") for pid in pids))
         series("temporary files", "files").add(now, sum(1 for _ in self.temporary.rglob("*")))
         # torch's have the process in their name; other programs of this machine have files there, too.
-        shared = [path.name for path in Path("/dev/shm").iterdir()]
-        own = sum("ownpace" in name or any(f"_{pid}_" in name for pid in pids) for name in shared)
+        named = [path.name for path in Path("/dev/shm").iterdir()]
+        own = sum("ownpace" in name or any(f"_{pid}_" in name for pid in pids) for name in named)
         series("files in /dev/shm", "files").add(now, own)
 
     def kill(self, choice: random.Random) -> str | None:
@@ -164,13 +170,26 @@ class Churned:
         return self.process.wait()
 
 
-def _sockets(pid: int) -> int:
+def _links(pid: int, kind: str) -> int:
+    """Open files of a process that are no files of a file system, of one kind."""
     count = 0
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                count += str(link.readlink()).startswith("socket:")
+                count += str(link.readlink()).startswith(kind)
     return count
+
+
+def _shared(pid: int) -> dict[str, int]:
+    """The memory without a name that a process has mapped: the bytes of each piece."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines():
+            bounds, _, _, _, inode, *name = line.split(maxsplit=5)
+            if name and name[0].startswith("/memfd:ownpace"):
+                begin, end = (int(bound, 16) for bound in bounds.split("-"))
+                found[inode] = found.get(inode, 0) + end - begin
+    return found
 
 
 def churn(algorithm: str, options: argparse.Namespace, folder: Path) -> tuple[dict[str, Series], dict[str, int]]:

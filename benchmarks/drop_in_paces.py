@@ -23,8 +23,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import ownpace
-from against_ddp import free_port
 from pictures import Pictures
+from shares import free_port
 from table import print_table
 
 PACES = (4000.0, 2000.0, 1000.0, 1000.0)

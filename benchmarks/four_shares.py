@@ -3,10 +3,16 @@
     sh benchmarks/gpu.sh four_shares.py rates       # samples/s and updates/s, beside what the four do alone
     sh benchmarks/gpu.sh four_shares.py accuracy    # ResNet-18 on CIFAR-10: accuracy over time; needs OWNPACE_DATA
     sh benchmarks/gpu.sh four_shares.py accuracy --recipe plain     # without what people use to learn better
+    sh benchmarks/gpu.sh four_shares.py accuracy --runs balanced:0.8:20:1 ddp-split:1.2:16:0    # these runs alone
+
+Every result is kept as a line of JSON as soon as it is there, and a second start with the same file makes the runs that
+are missing.
 
 Every way runs in four processes of its own, with gloo, since NCCL refuses two ranks on one card. All ways get the same
 model, data on the card, bfloat16 and channels-last pictures; scripts with a fixed batch also get cuDNN's autotuning.
-Snapshots are taken at the same samples in all ways and judged after the run.
+Snapshots are taken at the same samples in all ways and judged after the run. Rates of ours are given twice: over the
+whole window, in which batch sizes are found and graphs recorded, and over what follows its first seconds; scripts have
+warmed up before theirs begins.
 """
 
 from __future__ import annotations
@@ -15,8 +21,6 @@ import argparse
 import gc
 import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +34,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import ownpace
-from ownpace.core.contract.events import Evaluation
+from ownpace.core.contract.events import Evaluation, Update
 from ownpace.core.learning.sampling import Permutations
 from ownpace.core.learning.schedule import Schedule
 from ownpace.core.learning.task import Task
@@ -38,6 +42,7 @@ from ownpace.run import execute
 from ownpace.tasks import Cifar10
 from ownpace.tasks.byte_images import ByteImages, CroppedImages
 from ownpace.tasks.models import IMAGE_MODELS
+from shares import is_rank, run_ranks, take_share
 from table import print_table
 
 MOMENTUM, DECAY = 0.9, 5e-4
@@ -58,36 +63,50 @@ def main() -> None:
     parser.add_argument("what", choices=["rates", "accuracy"])
     parser.add_argument("--shares", default="40,20,10,10", help="percent of the GPU for each process")
     parser.add_argument(
-        "--ways", default="ddp,ddp-split,sync,balanced,abs,pace", help="or with parameters, as in pace+predict=own"
+        "--ways",
+        default="ddp,ddp-split,sync,balanced,abs,pace",
+        help="or with parameters and settings of their own, as in pace+predict=own@batch_size=350@on_failure=stop",
     )
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--micro", type=int, default=None, help="largest micro-batch of abs and pace")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each way, for rates")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each way, for rates")
+    parser.add_argument("--after", type=float, default=4.0, help="of these, the seconds before the second rate begins")
     parser.add_argument("--recipe", choices=sorted(RECIPES), default="usual")
     parser.add_argument("--lrs", default="0.4,0.8,1.2,1.6")
     parser.add_argument("--lrs-of", action="append", default=[], help="others for one way, as in abs=0.02,0.05")
     parser.add_argument("--epochs", default="8,12,16,20", help="lengths, each with a schedule of its own")
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--runs", nargs="+", default=[], help="instead of all these, in order: way:lr:epochs:seed")
     parser.add_argument("--snapshots", type=int, default=25, help="of each run, judged after it")
     parser.add_argument("--targets", default="0.88,0.9,0.91,0.92")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--graphs", action="store_true", help="CUDA graphs for our ways")
     parser.add_argument("--patience", type=float, default=500.0, help="seconds after which all is given up")
     parser.add_argument("--tune", action="store_true", help="cuDNN's autotuning for our ways, too")
-    parser.add_argument("--json", type=Path, default=Path("four_shares.json"))
+    parser.add_argument("--json", type=Path, default=Path("four_shares.jsonl"), help="results, and where to go on")
     parser.add_argument("--jobs", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if "RANK" in os.environ:
+    if is_rank():
         run_rank(options)
         return
-    plain = measure(options, [{"way": "plain", "seconds": 3.0, "lr": 0.05}])
-    options.speeds = plain[0]["rates"]
-    jobs = list(rates_jobs(options) if options.what == "rates" else accuracy_jobs(options))
-    found = [*plain, *measure(options, jobs)]
-    options.json.write_text(json.dumps(found))
+    done = [identity(job) for job in kept(options.json)]
+    jobs = rates_jobs(options) if options.what == "rates" else accuracy_jobs(options)
+    # Always first: how batches are split follows from what the processes do alone, today.
+    alone = {"way": "plain", "seconds": 3.0, "lr": 0.05}
+    measure(options, [alone, *(job for job in jobs if identity(job) not in done)])
     show = show_rates if options.what == "rates" else show_accuracy
-    show(options, found)
+    show(options, kept(options.json))
+
+
+def kept(path: Path) -> list[dict[str, Any]]:
+    """What was found so far, now or before."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def identity(job: dict[str, Any]) -> tuple[object, ...]:
+    """What a job and its result have in common."""
+    return tuple(job.get(key) for key in ("way", "lr", "epochs", "seed"))
 
 
 def rates_jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -96,6 +115,11 @@ def rates_jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def accuracy_jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for run in options.runs:
+        way, lr, epochs, seed = run.split(":")
+        yield {"way": way, "lr": float(lr), "epochs": float(epochs), "seed": int(seed)}
+    if options.runs:
+        return
     own = dict(text.split("=", 1) for text in options.lrs_of)
     for seed in options.seeds.split(","):
         for epochs in options.epochs.split(","):
@@ -104,43 +128,32 @@ def accuracy_jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     yield {"way": way, "lr": float(lr), "epochs": float(epochs), "seed": int(seed)}
 
 
-def measure(options: argparse.Namespace, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Do these one after the other, in the same four processes."""
-    shares = options.shares.split(",")
+def measure(options: argparse.Namespace, jobs: list[dict[str, Any]]) -> None:
+    """Do these one after the other, in the same processes, one for each share."""
     with tempfile.TemporaryDirectory() as folder:
-        found, listed = Path(folder) / "found.jsonl", Path(folder) / "jobs.json"
-        listed.write_text(json.dumps({"jobs": jobs, "speeds": getattr(options, "speeds", None)}))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(len(shares))]
-        command += ["--master-addr", "127.0.0.1", "--master-port", port, __file__, *sys.argv[1:]]
-        command += ["--json", str(found), "--jobs", str(listed)]
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
-        process = subprocess.Popen(command, env=environment)
-        try:
-            process.wait(options.patience)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        return [json.loads(line) for line in found.read_text().splitlines()]
+        listed = Path(folder) / "jobs.json"
+        listed.write_text(json.dumps(jobs))
+        arguments = [*sys.argv[1:], "--jobs", str(listed)]
+        count = len(options.shares.split(","))
+        run_ranks(__file__, arguments, count, threads=2, patience_s=options.patience)
 
 
 def run_rank(options: argparse.Namespace) -> None:
     rank = int(os.environ["RANK"])
-    os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = options.shares.split(",")[rank]
+    take_share(options.shares)
     dist.init_process_group("gloo")
     changed = RECIPES[options.recipe]["task"]
     task: Task = Noise(options.model) if options.what == "rates" else Cifar10(model_name=options.model, **changed)
-    listed = json.loads(options.jobs.read_text())
-    for job in listed["jobs"]:
+    speeds: list[float] = []
+    for job in json.loads(options.jobs.read_text()):
         started = time.perf_counter()
-        theirs = job["way"] in ("plain", "ddp", "ddp-split")
+        theirs = job["way"].partition("@")[0] in ("plain", "ddp", "ddp-split")
         torch.backends.cudnn.benchmark = theirs or options.tune
-        way = Script(options, job, task, listed["speeds"]) if theirs else Ours(options, job, task, listed["speeds"])
         try:
-            result = way.run()
+            result = (Script if theirs else Ours)(options, job, task, speeds).run()
         except ownpace.OwnpaceError as error:
             result = {"error": str(error)}
+        speeds = speeds or result["rates"]  # of the first: what each does alone
         if rank == 0:
             brief = {key: value for key, value in result.items() if key not in ("curve", "busy")}
             print(f"{time.perf_counter() - started:5.1f} s  {job}  {brief}", flush=True)
@@ -153,11 +166,20 @@ def run_rank(options: argparse.Namespace) -> None:
     os._exit(0)  # gloo's threads sometimes trip over a Python that is being taken down
 
 
+def setting(text: str) -> tuple[str, Any]:
+    """A field of a run's description, as in batch_size=350."""
+    name, _, value = text.partition("=")
+    return name, int(value) if value.isdecimal() else value
+
+
 class Way:
     """One way of training, as one rank sees it."""
 
     def __init__(self, options: argparse.Namespace, job: dict[str, Any], task: Task, speeds: list[float]) -> None:
         self.options, self.job, self.task, self.speeds = options, job, task, speeds
+        self.name, *own = job["way"].split("@")
+        self.settings = {"batch_size": options.batch, **dict(map(setting, own))}
+        self.batch = int(self.settings["batch_size"])
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.device = torch.device(options.device)
         self.samples: int | None = None
@@ -178,7 +200,7 @@ class Ours(Way):
 
     def run(self) -> dict[str, Any]:
         job, options = self.job, self.options
-        name, *own = job["way"].split("+")
+        name, *own = self.name.split("+")
         events: list[Any] = []
         config = ownpace.Config(
             algorithm=name,
@@ -186,7 +208,6 @@ class Ours(Way):
             task=self.task,
             engine="process",
             fleet=f"x{self.world}",
-            batch_size=options.batch,
             micro_batch=options.micro if name in ("abs", "pace", "acco") else None,
             samples=self.samples,
             seconds=job.get("seconds"),
@@ -201,7 +222,8 @@ class Ours(Way):
             device=str(self.device),
             precision="bfloat16" if self.device.type == "cuda" else "float32",
             cuda_graphs=options.graphs,
-            detail=False,
+            detail=self.samples is None,  # rates are made of updates
+            **self.settings,
             **self.recipe["run"],
         )
         result = execute(config, on_event=events.append)
@@ -209,6 +231,7 @@ class Ours(Way):
         curve = [(e.t, e.samples, e.accuracy) for e in events if isinstance(e, Evaluation)]
         return {
             "samples_per_s": summary.samples_per_s,
+            "later_samples_per_s": rate_after(options.after, events),
             "updates_per_s": summary.updates / summary.seconds if summary.seconds else 0.0,
             "seconds": summary.seconds,
             "share_of_limit": summary.share_of_limit,
@@ -217,6 +240,13 @@ class Ours(Way):
             "accuracy": summary.accuracy,
             "curve": curve,
         }
+
+
+def rate_after(start_s: float, events: list[Any]) -> float | None:
+    """Samples per second of what was updated later than this; None: of a run without a record of its updates."""
+    made = [(event.t, event.total_samples) for event in events if isinstance(event, Update) and event.t >= start_s]
+    (begin, before), (end, after) = min(made, default=(0.0, 0)), max(made, default=(0.0, 0))
+    return (after - before) / (end - begin) if end > begin else None
 
 
 class Script(Way):
@@ -228,13 +258,13 @@ class Script(Way):
         model = self.task.model().to(self.device)
         if self.device.type == "cuda":
             model = model.to(memory_format=torch.channels_last)
-        batch, weight = self.options.batch, 1.0
-        if self.job["way"] == "ddp-split":
+        batch, weight = self.batch, 1.0
+        if self.name == "ddp-split":
             speeds = self.speeds
-            whole = self.world * self.options.batch
+            whole = self.world * self.batch
             batch = max(8, round(whole * speeds[self.rank] / sum(speeds) / 8) * 8)
             weight = batch * self.world / whole
-        module = model if self.job["way"] == "plain" else DistributedDataParallel(model)
+        module = model if self.name == "plain" else DistributedDataParallel(model)
         nesterov = self.recipe["run"].get("nesterov", False)
         optimizer = torch.optim.SGD(
             model.parameters(), lr=self.job["lr"], momentum=MOMENTUM, weight_decay=DECAY, nesterov=nesterov
@@ -263,7 +293,6 @@ class Script(Way):
     def _loop(
         self, module: torch.nn.Module, model: torch.nn.Module, optimizer: Any, batch: int, weight: float
     ) -> tuple[int, float, list[Any]]:
-        whole = self.world * self.options.batch if self.job["way"] != "plain" else batch
         order = Permutations(len(self.train), self.seed, 0)
         schedule = Schedule(shape="cosine", warmup_samples=self.warmup) if self.samples is not None else Schedule()
         sizes = torch.tensor([batch], dtype=torch.int64)
@@ -288,7 +317,7 @@ class Script(Way):
             optimizer.zero_grad()
             done += whole
             steps += 1
-        seconds = (self._now() if self.job["way"] != "plain" else time.perf_counter()) - start
+        seconds = (self._now() if self.name != "plain" else time.perf_counter()) - start
         if self.rank == 0 and self.samples is not None:
             snapshots.append((seconds, done, self._keep(model)))
         return steps, seconds, snapshots
@@ -297,7 +326,7 @@ class Script(Way):
         """Whether the time is up; looked at by rank 0 now and then, since all must make as many steps."""
         if steps == 0 or steps % 10:
             return False
-        if self.job["way"] == "plain":
+        if self.name == "plain":
             torch.cuda.synchronize() if self.device.type == "cuda" else None
             return time.perf_counter() - start > self.job["seconds"]
         over = torch.tensor([time.perf_counter() - start > self.job["seconds"]], dtype=torch.int32)
@@ -333,17 +362,22 @@ class Script(Way):
 def show_rates(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
     by_way = {job["way"]: job for job in found if "error" not in job}
     limit, ddp = by_way["plain"]["samples_per_s"], by_way.get("ddp", {}).get("samples_per_s")
-    rows = [
-        (
-            way,
-            f"{job['samples_per_s']:,.0f}",
-            f"{job['updates_per_s']:.1f}",
-            f"{job['samples_per_s'] / limit:.3f}",
-            f"{job['samples_per_s'] / ddp:.2f}" if ddp else "",
+    rows = []
+    for way, job in by_way.items():
+        rate = job["samples_per_s"]
+        later = job.get("later_samples_per_s")
+        rows.append(
+            (
+                way,
+                f"{rate:,.0f}",
+                f"{job['updates_per_s']:.1f}",
+                f"{rate / limit:.3f}",
+                f"{later / limit:.3f}" if later else "",
+                f"{rate / ddp:.2f}" if ddp else "",
+            )
         )
-        for way, job in by_way.items()
-    ]
-    print_table(("way", "samples/s", "updates/s", "of the sum", "of DDP"), rows)
+    heads = ("way", "samples/s", "updates/s", "of the sum", f"after {options.after:g} s", "of DDP")
+    print_table(heads, rows)
 
 
 def show_accuracy(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
@@ -374,7 +408,7 @@ def show_accuracy(options: argparse.Namespace, found: list[dict[str, Any]]) -> N
 class Noise(Task):
     """Random pictures: what matters for rates is how long they take."""
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str = "resnet18") -> None:
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (20_000, 3, 32, 32), generator=generator, dtype=torch.uint8)
         scale = torch.tensor([64.0] * 3).view(3, 1, 1)

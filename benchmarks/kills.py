@@ -2,6 +2,7 @@
 
     unshare -n sh -c 'ip link set lo up; python benchmarks/kills.py --torchft PYTHON --hivemind PYTHON [--kills 5] \
         [--algorithms sync,pace,async]'
+    sh benchmarks/gpu.sh kills.py --algorithms sync,balanced,stride --shared-gpu 4      # all on one GPU: ResNet-18
 
 PYTHON is an interpreter of an environment with torch and that system (peers/README.md); without one, it is left out.
 Three workers, each batch at least 10 ms, one of them killed with SIGKILL and started again, in turns. In a network
@@ -32,7 +33,7 @@ from typing import Any
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.event_file import read_events
-from ownpace.core.contract.events import Compute, Event, Fault, Generation, Update
+from ownpace.core.contract.events import Compute, Detail, End, Event, Fault, Generation, Update
 from peers.work import BATCH, BATCH_S, WORKERS
 from table import print_table
 
@@ -61,11 +62,17 @@ def main() -> None:
     parser.add_argument("--hivemind", type=Path, help="an interpreter that has hivemind")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--algorithms", default="sync,pace,async", help="of ownpace")
+    parser.add_argument("--shared-gpu", type=int, default=0, metavar="WORKERS", help="of ownpace, on one GPU")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds without progress before it is given up")
     options = parser.parse_args()
+    run = on_one_gpu(options.shared_gpu) if options.shared_gpu else at_a_pace()
     systems = {"torchft": torchft, "hivemind": hivemind}
     every: dict[str, list[Found]] = {}
     for algorithm in filter(None, options.algorithms.split(",")):
-        every[f"ownpace, {algorithm}"] = ours(algorithm, options.kills)
+        try:
+            every[f"ownpace, {algorithm}"] = ours(run, algorithm, options.kills, options.patience)
+        except RunOver as error:
+            print(f"{algorithm}: {error}", flush=True)
     for name, system in systems.items():
         python = getattr(options, name)
         if python is not None:
@@ -78,30 +85,62 @@ def main() -> None:
     print_table(("system", "what", "median", "each kill"), rows)
 
 
-def ours(algorithm: str, kills: int) -> list[Found]:
-    """Kill workers of `ownpace train`, which starts them again."""
-    choice = random.Random(0)
+class RunOver(Exception):
+    """A run has ended that was to go on, or does nothing any more."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What our workers train, and on what."""
+
+    workers: int
+    options: tuple[str, ...]
+
+
+def at_a_pace() -> Trained:
+    """A small net, on processes that keep a pace."""
     fleet = ",".join([f"{BATCH / BATCH_S / 1000:g}"] * WORKERS)
+    return Trained(WORKERS, ("--task", "ownpace.testing.blobs:Blobs", "--fleet", fleet))
+
+
+def on_one_gpu(workers: int) -> Trained:
+    """ResNet-18 on processes that share a GPU."""
+    options = ("--task", "four_shares:Noise", "--batch-size", "256", "--precision", "bfloat16", "--cuda-graphs")
+    return Trained(workers, (*options, "--device", "cuda", "--fleet", f"x{workers}"))
+
+
+def ours(trained: Trained, algorithm: str, kills: int, patience_s: float) -> list[Found]:
+    """Kill workers of `ownpace train`, which starts them again.
+
+    Raises:
+        RunOver: The others did not go on.
+    """
+    choice = random.Random(0)
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "run"
         command = [sys.executable, "-m", "ownpace", "train", "--algorithm", algorithm, "--engine", "process"]
-        command += ["--task", "ownpace.testing.blobs:Blobs", "--fleet", fleet, "--log-files"]
-        command += ["--on-failure", "restart", "--checkpoint-every", "0"]
-        command += ["--epochs", "1000000", "--eval-every", "1000000"]
-        run = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL, start_new_session=True)
+        command += [*trained.options, "--log-files", "--on-failure", "restart", "--checkpoint-every", "0"]
+        command += ["--epochs", "1000000", "--eval-every", "1000000000"]
+        environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"}
+        run = subprocess.Popen(
+            [*command, "--out", str(out)], stdout=subprocess.DEVNULL, start_new_session=True, env=environment
+        )
         try:
             for number in range(1, kills + 1):
-                await_events(out, lambda found, number=number: _is_whole(found, number - 1))
+                await_whole(run, out, number - 1, patience_s)
                 time.sleep(3 + choice.uniform(0, 50 * BATCH_S))
-                worker = process_of(out / "logs" / f"worker-{choice.randrange(WORKERS)}.log")
+                worker = process_of(out / "logs" / f"worker-{choice.randrange(trained.workers)}.log")
                 os.kill(worker, signal.SIGKILL)
-            await_events(out, lambda found: _is_whole(found, kills))
+            await_whole(run, out, kills, patience_s)
             time.sleep(3)
             run.send_signal(signal.SIGINT)
-            run.wait()
+            run.wait(60)
         finally:
             kill(run)
-        return _judge_ours(list(read_events(out / "events.jsonl")))
+        found = list(read_events(out / "events.jsonl"))
+        end = found[-1]
+        print(f"{algorithm}: replicas identical: {isinstance(end, End) and end.sums.replicas_identical}", flush=True)
+        return _judge_ours(found)
 
 
 def _is_whole(found: list[Event], kills: int) -> bool:
@@ -129,16 +168,20 @@ def _judge_ours(found: list[Event]) -> list[Found]:
     return judged
 
 
-def await_events(out: Path, is_there: Callable[[list[Event]], bool]) -> None:
-    """Wait until a run has recorded something."""
-    deadline = time.monotonic() + 180
-    while time.monotonic() < deadline:
+def await_whole(run: subprocess.Popen[Any], out: Path, kills: int, patience_s: float) -> None:
+    """Wait until a run trains with all its workers, after so many kills."""
+    found: list[Event] = []
+    deadline = time.monotonic() + patience_s
+    while run.poll() is None and time.monotonic() < deadline:
         # Not there yet, or its last line is not whole yet.
         with contextlib.suppress(OSError, InputError):
-            if is_there(list(read_events(out / "events.jsonl"))):
+            found = list(read_events(out / "events.jsonl"))
+            if _is_whole(found, kills):
                 return
         time.sleep(0.3)
-    raise TimeoutError("the run did not come so far within 180 s")
+    told = [str(event)[:200] for event in found if not isinstance(event, Detail)]
+    what = f"it did not come so far within {patience_s:g} s" if run.poll() is None else f"it ended with {run.poll()}"
+    raise RunOver("\n    ".join((what, *told)))
 
 
 def process_of(log: Path) -> int:
@@ -211,7 +254,7 @@ def measure(python: Path, system: Callable[[Path], Any], kills: int) -> list[Fou
     return found
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: subprocess.Popen[Any]) -> None:
     """End it, and what it has started, at once."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import ownpace
-from against_ddp import free_port
 from pictures import Pictures
+from shares import free_port
 from table import print_table
 
 TURNS = 3

@@ -192,8 +192,10 @@ def _diloco(racer: Racer, manager: Any, inner: torch.optim.Optimizer, wrapper: A
         momentum=own["outer_momentum"],
         nesterov=own["outer_momentum"] > 0,
     )
-    every = max(1, round(own["steps"] * racer.setting["paces"][racer.rank] / max(racer.setting["paces"])))
-    rounds = round(racer.setting["samples"] * racer.share / racer.setting["batch"] / every)
+    paces = racer.setting["paces"]
+    steps = [max(1, round(own["steps"] * pace / max(paces))) for pace in paces]
+    every = steps[racer.rank]
+    rounds = round(racer.setting["samples"] / racer.setting["batch"] / sum(steps))  # the same number on all
     batches = racer.batch(racer.setting["batch"])
     with wrapper(manager, [racer.model], inner, outer, sync_every=every, pin_memory=False):
         for round_ in range(rounds):
