@@ -96,3 +96,11 @@ def test_the_shell_completes_names(typed, offered):
     ask = "import sys; sys.argv[0] = 'ownpace'; from ownpace.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, env=environment, timeout=110)
     assert done.stdout.split() == offered, done.stderr
+
+
+def test_ctrl_c_while_it_is_imported_is_one_line(tmp_path):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-m", "ownpace", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "ownpace: interrupted\n")

@@ -47,7 +47,7 @@ def make_algorithm(name: str, parameters: Mapping[str, object] | None = None) ->
     """
     if name not in ALGORITHMS:
         raise unknown_algorithm(name)
-    return build(ALGORITHMS[name], parameters or {}, where=f"the parameters of {name}")
+    return build(ALGORITHMS[name], parameters or {}, where=f"the parameters of {name} (-p)")
 
 
 def unknown_algorithm(name: str) -> InputError:

@@ -54,7 +54,7 @@ def ownpace_(
 
     To begin with, compare three algorithms on four simulated machines of different speed:
 
-      ownpace compare --algorithms sync,balanced,pace
+      ownpace compare --algorithms sync,balanced,stride
     """
     if context.invoked_subcommand is None:
         show_help(context)

@@ -39,7 +39,7 @@ Questions = Annotated[
 Seeds = Annotated[
     int,
     typer.Option(
-        "--seeds", help="Try each algorithm's best rate with so many seeds.", metavar="N", rich_help_panel=RUN
+        "--seeds", help="Try each algorithm's best rate with this many seeds.", metavar="N", rich_help_panel=RUN
     ),
 ]
 TimingOnly = Annotated[

@@ -42,7 +42,8 @@ def build(
             raise unknown(f"key in {where}:", name, fields)
     required = [name for name, field in fields.items() if _required(field) and name not in given]
     if required:
-        raise InputError(f"{where} lacks {' and '.join(required)}; add {required[0]}=…")
+        are = "is" if len(required) == 1 else "are"
+        raise InputError(f"{' and '.join(required)} {are} missing in {where}; add {required[0]}=…")
     values = {name: convert(value, hints[name], f"{name} in {where}") for name, value in given.items()}
     try:
         return cls(**values, **fixed)

@@ -97,7 +97,7 @@ class Machine:
     def mean_samples_per_s(self, micro_batch: int | None = None) -> float:
         """What it computes in a second on average, its jitter counted, and no more than it can load.
 
-        With micro-batches of this many samples; None: of so many that beginning one does not count.
+        With micro-batches of this many samples; None: of as many as make the cost of beginning one negligible.
         """
         assert self.samples_per_s is not None, "the pace of this machine is not known in advance"
         computes = self.samples_per_s / (1 + self.jitter * MEAN_ABS_NORMAL)

@@ -40,8 +40,8 @@ class Network:
     """Whether processes hold messages to and from servers back until they would have arrived on such links. Without
     it, only the virtual engine looks at bandwidths, and processes have the network that there is."""
     direct_bytes: int = 0
-    """What has at most so many bytes is summed by sending it from each worker to every other: one hop, where a ring of
-    n has 2(n−1), but n/2 times as many bytes."""
+    """What has at most this many bytes is summed by sending it from each worker to every other: one hop, where a ring
+    of n has 2(n−1), but n/2 times as many bytes."""
 
     def __post_init__(self) -> None:
         positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)

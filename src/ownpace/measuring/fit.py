@@ -11,7 +11,7 @@ from ownpace.fleet.model import FASTEST, MEAN_ABS_NORMAL, SLOWEST
 _QUARTILES = (0.3186, 0.6745, 1.1503)
 """Of |N(0,1)|."""
 _OUTLIER = 10.0
-"""A micro-batch that took more than so many times the median counts as so many: one stall is not a machine's pace."""
+"""A micro-batch that took more times the median than this counts as this many: one stall is not a machine's pace."""
 _NO_JITTER = 0.01
 _BLOCKS = 4
 _LEAST_SHARE = 0.01
@@ -32,7 +32,7 @@ class PaceFit:
     """How far the means of parts of the measurement are from that of all of it, as a share."""
 
     def seconds(self, samples: float) -> float:
-        """How long a micro-batch of so many samples takes on average."""
+        """How long a micro-batch of this many samples takes on average."""
         return (self.s_per_batch + samples * self.s_per_sample) * (1 + self.jitter * MEAN_ABS_NORMAL)
 
 

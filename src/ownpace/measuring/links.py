@@ -21,7 +21,7 @@ LEAST, MOST = 1 << 18, 1 << 24
 """Numbers in one that shows bandwidth."""
 FEWEST, OFTEN = 3, 30
 FARTHEST = 16
-"""The first worker sends to so many others, at most."""
+"""The first worker sends to at most this many others."""
 B = TypeVar("B", Gradient, Tensor)
 
 

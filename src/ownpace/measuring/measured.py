@@ -14,7 +14,7 @@ from ownpace.measuring.fit import pace_of
 from ownpace.measuring.probe import Findings, WorkerTimes
 
 ALIKE = 1.15
-"""Workers whose micro-batches take at most so many times as long as those of the fastest of a class are of it."""
+"""A worker belongs to a class if its micro-batches take at most this many times as long as those of its fastest."""
 _RESERVED = ("", "server", "communicator")
 
 
@@ -140,7 +140,7 @@ def _classes(findings: Findings, batch_size: int) -> tuple[MachineClass, ...]:
     took = [times.seconds(batch_size) for times in findings.workers]
     groups: list[list[int]] = []
     for rank in sorted(range(len(took)), key=lambda rank: took[rank]):
-        # Beside the fastest of its class: beside the one before, a long row of machines would all be one class.
+        # Compared with the fastest of its class, not with the one before: a long row of machines would be one class.
         if not groups or took[rank] > ALIKE * took[groups[-1][0]]:
             groups.append([])
         groups[-1].append(rank)

@@ -78,7 +78,7 @@ class Probe(Algorithm):
     task: Task | None = field(default=None, repr=False)
     """Whose samples are read, to see how long that takes."""
     loading: Callable[[int], float] | None = field(default=None, repr=False)
-    """How long it took to read each of so many samples, where a script reads them."""
+    """How long it took to read each of this many samples, where a script reads them."""
     report: Path = field(repr=False)
     """A file for what was found."""
     all_write: bool = False

@@ -111,7 +111,7 @@ def _run(
         sizes=sizes, seconds=seconds, loading=reading.per_sample, report=report, all_write=num_ranks() is not None
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of updates that are larger than asked for, and the like: it trains nothing
+        warnings.simplefilter("ignore")  # such as of updates that are larger than asked for: it trains nothing
         with join(probe, quiet=True, on_failure="stop") as fleet:
             model, optimizer = fleet.wrap(model, optimizer)
             for batch in reading.timed(fleet.batches(data, batch_size=max(sizes), updates=_ENDLESS, **loader)):
@@ -139,7 +139,7 @@ class Reading:
             yield batch
 
     def per_sample(self, samples: int) -> float:
-        """Seconds for each of so many samples, which all that was read by now had together."""
+        """Seconds of reading for each sample, where all that was read so far had this many."""
         # The first brings its loader's workers about.
         return sum(self._seconds[1:]) / max(1, samples)
 

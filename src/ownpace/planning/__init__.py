@@ -10,7 +10,7 @@ study         what is asked of one algorithm
 noise         the gradient noise scale
 budget        how long runs may be
 what_if       other fleets
-planner       all of it in order: `plan`
+planner       all of it in order: `plan`, stage after stage (`stage_driver`), each with its `deadlines` and `progress`
 ranking       from what is known to a plan
 results       what a plan says, `words` in words, `command` as a command
 by_speed      a choice by speed alone, `in_scripts` for a script of the user's own

@@ -1,8 +1,9 @@
 """A choice by speed alone, where nothing is known of how an algorithm learns.
 
 Those that make `sync`'s updates come first: their result is that of one large machine, and learning rates stay right.
-Others take their place only where they are faster by half, and the nearer one is to `sync`, the earlier it is asked.
-Where sums are slow, some make updates of many more samples than `sync` does: those are not near it.
+Others take their place only where they are faster by half, and the less a deep net loses with one, the earlier it is
+asked: next to none with `stride`, a point and more with those whose gradients are an update old. Where sums are slow,
+some of those make updates of many more samples than `sync` does, and come last.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from ownpace.planning.candidates import SAME_UPDATES
 from ownpace.planning.timing import Timing
 
 LARGE_GAIN = 1.5
-"""What is not exact must be so many times as fast."""
+"""What is not exact must be this many times as fast."""
 LARGE_UPDATES = 2.5
-"""Updates of so many times as many samples as those of `sync`, or more, are too few to trust."""
-BY_TRUST = (SAME_UPDATES, ("pace", "acco", "abs", "pipe", "od"), ("stride", "cocod", "local"))
+"""Updates that have this many times the samples of those of `sync`, or more, are too few to trust."""
+LATE = ("pace", "acco", "abs", "pipe", "od")
+"""Their gradients are an update old."""
+BY_TRUST = (SAME_UPDATES, ("stride",), LATE, ("cocod", "local"))
 """Whoever is not named comes last."""
 
 
@@ -29,11 +32,11 @@ def best_by_speed(timings: Mapping[str, Timing]) -> str:
     'balanced'
     >>> best_by_speed({"sync": speed(100), "pace": speed(200), "acco": speed(250, samples=500)})
     'pace'
+    >>> best_by_speed({"sync": speed(100), "pace": speed(200), "stride": speed(190, samples=500)})
+    'stride'
     """
     best, usual = None, next((timings[name].samples_per_update for name in SAME_UPDATES if name in timings), math.inf)
-    large = [
-        name for name in BY_TRUST[1] if name in timings and timings[name].samples_per_update > LARGE_UPDATES * usual
-    ]
+    large = [name for name in LATE if name in timings and timings[name].samples_per_update > LARGE_UPDATES * usual]
     groups = [[name for name in group if name not in large] for group in BY_TRUST]
     for group in (*groups, [name for name in timings if not any(name in group for group in groups)]):
         known = [name for name in group if name in timings]

@@ -22,7 +22,7 @@ LEAST_KEPT = 2
 """So many rates, at least, are tried to the end: what is best for a short while may not be best for long."""
 Asking = Generator[list[Trial], list[Tried], "Halved"]
 Attempt = Callable[[float, int], Trial]
-"""The trial of a rate, for so many samples."""
+"""The trial of a rate, for this many samples."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Halved:
         return self.tried[self.lr]
 
     def first(self, most: int, level: float | None) -> dict[float, Tried]:
-        """The best rate, and next to it those that are the best of its neighbours, so many in all."""
+        """The best rate, and next to it those that are the best of its neighbours, this many in all."""
         near = [rate for rate in (self.lr / OCTAVE, self.lr * OCTAVE) if rate in self.tried]
         rates = [self.lr, *sorted(near, key=lambda rate: cost(self.tried[rate], level))]
         return {rate: self.tried[rate] for rate in rates[:most]}
@@ -75,7 +75,7 @@ def halve(attempt: Attempt, grid: Sequence[float], lengths: Sequence[int], level
     """Ask for trials until the best rate is known.
 
     Args:
-        attempt: The trial of a rate for so many samples.
+        attempt: The trial of a rate for this many samples.
         grid: The rates to begin with, in octaves.
         lengths: Samples of each round, ascending.
         level: The score to be reached (None: the best score at the end counts).

@@ -67,7 +67,7 @@ def _why(name: str, timings: Mapping[str, Timing]) -> str:
 
 
 class Sized(Task):
-    """A model of so many parameters, to see how long it is on its way; nothing can be learnt with it."""
+    """A model of this many parameters, to see how long it is on its way; nothing can be learnt with it."""
 
     def __init__(self, num_parameters: int, bytes_per_parameter: int = 4) -> None:
         self._sizes = [len(range(part, num_parameters, NUM_LAYERS)) for part in range(NUM_LAYERS)]

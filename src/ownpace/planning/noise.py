@@ -42,7 +42,7 @@ class NoiseScale:
 
 
 def noise_scale(gradients: Tensor, samples_each: int) -> NoiseScale:
-    """The noise scale from the mean gradients (rows) of batches of so many samples each.
+    """The noise scale from the mean gradients (rows) of batches of this many samples each.
 
     >>> noise_scale(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 4)
     NoiseScale(samples=2.6666666666666665, variance=8.0, squared=3.0)

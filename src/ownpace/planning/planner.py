@@ -33,17 +33,17 @@ from ownpace.run import Config
 from ownpace.run.config import default_fleet
 
 GIVEN_UP = 1.5
-"""An algorithm is given up when it has taken so many times as long as the first one that was searched."""
+"""An algorithm is given up when it has taken this many times as long as the first one that was searched."""
 GIVEN_UP_ELSEWHERE = 4.0
-"""On another fleet, when it has taken so many times as long as the choice on the fleet as it is."""
+"""On another fleet, when it has taken this many times as long as the choice on the fleet as it is."""
 CLOSE = 1.3
-"""Who takes so many times as long as the first, at most, is run with more seeds."""
+"""What takes at most this many times as long as the first is run with more seeds."""
 FIRST_GRID = {"sgd": (0.125, 4, 3)}
 OTHER_GRID = (0.002, 4, 3)
 """Where the first search begins, and octaves below and above: of SGD, and of optimizers that scale their steps."""
 LEARNING, BY_SPEED = "learning rates", "not searched, so all are ranked by speed alone"
 MOST_ASKED = 4
-"""Of the ranking, so many are timed on other fleets: another fleet may have another first."""
+"""Of the ranking, this many are timed on other fleets: another fleet may have another first."""
 
 
 def plan(

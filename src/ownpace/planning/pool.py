@@ -40,7 +40,7 @@ class Pool(Protocol):
 
 
 def open_pool(config: Config, processes: int | None = None) -> Pool:
-    """A pool of so many processes (None: one for each core); none where one is asked for, or a file cannot describe
+    """A pool of this many processes (None: one for each core); none where one is asked for, or a file cannot describe
     what is to be run: a task that was made in Python, and has no name to import it by.
     """
     num = (os.cpu_count() or 1) if processes is None else processes

@@ -63,7 +63,7 @@ class Known:
         ]
 
     def close_to_first(self, times: float) -> list[str]:
-        """Who was searched, and took at most so many times as long as the first, that one included."""
+        """Who was searched, and took at most this many times as long as the first, that one included."""
         known = {name: found.mean_known_s for name, found in self.studied.items() if found.level == self.level}
         return [name for name, seconds in known.items() if seconds <= times * min(known.values())]
 

@@ -39,7 +39,7 @@ class Ranked:
     num_seeds: int = 0
     """That the time is the mean of."""
     at_most_s: float | None = None
-    """Without a time: it was given up after so many seconds."""
+    """Without a time: it was given up after this many seconds."""
     note: str = ""
     """What to know of this row."""
 

@@ -18,7 +18,7 @@ from ownpace.planning.trial import Trial, Tried, reached
 from ownpace.run import Config
 
 ENOUGH_UPDATES = 8
-"""A speed is measured over so many updates, at least, if they do not take too long."""
+"""A speed is measured over at least this many updates, if they do not take too long."""
 MOST_LENGTHENED = 4
 ALIKE = 0.2
 """Updates whose sizes differ by less than this share are taken to teach the same."""
@@ -172,7 +172,7 @@ class _Attempt(Protocol):
 
 
 def _attempts(base: Config, candidate: Candidate, terms: Terms) -> _Attempt:
-    """The trial of a rate, for so many samples."""
+    """The trial of a rate, for this many samples."""
 
     def attempt(rate: float, samples: int, seed: int | None = None) -> Trial:
         changes = {

@@ -25,7 +25,7 @@ from ownpace.planning.timing import Timing, TimingWatch
 from ownpace.run import Config
 
 IN_A_ROW = 2
-"""A level is reached when so many evaluations in a row are there: no win by one lucky crossing."""
+"""A level is reached when this many evaluations in a row are there: no win by one lucky crossing."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Trial:
     level: float | None = None
     """The score at which the run may end, once it is reached."""
     num_test: int | None = None
-    """Test with so many samples at most (None: with all)."""
+    """Test with this many samples at most (None: with all)."""
     by_loss: bool = False
     """Whether the loss is the score, even where there is an accuracy."""
     noise: bool = False
@@ -217,7 +217,7 @@ def as_asked(base: Config, config: Config) -> Config:
 
 
 def with_fewer_tests(task: Task, most: int) -> Task:
-    """The same task, tested with so many of its test samples at most, always the same: evaluations are many here."""
+    """The same task, tested with at most this many of its test samples, always the same: evaluations are many here."""
     every = samples_to_test(task)
     if len(every) <= most:
         return task

@@ -10,7 +10,7 @@ from ownpace.core.contract.errors import InputError, listed, shown
 from ownpace.fleet import Fleet, Machine
 
 MOST_CLASSES = 6
-"""With more classes of machines, only the first so many are asked about by default."""
+"""With more classes of machines, only this many, the first, are asked about by default."""
 HOW = "write drop:CLASS, add:CLASS:NUMBER, bandwidth:x10, latency:x0.1 or network:x10"
 
 

@@ -3,13 +3,15 @@
 config        the description of a run, as users give it, with the help of each field (`help`, `fields`)
 names         from names to algorithms, tasks and optimizers, and back; `own` finds and makes those of the user's own
 config_file   the description as JSON, and read again
+learning      how a run learns: what its description says, and for the rest what its task does
 place         where a run may be written, so that nothing of the user's is lost
-folder        the files of one run
+folder        the files of one run; `waiting_folder`: of one that is about to replace another
 event_log     its events on their way to the disk
 checkpoints   its checkpoints, and who writes them
 resume        which checkpoint a run goes on from, and what may change
 resumed_folder  the files of a run that goes on
-opened        runs of the past, for reports; `listing` of all there are, `following` of one that is going on
+opened        runs of the past, for reports; `listing` of all there are, `following` of one that is going on, where one
+              stands (`standing`), what its JSON files say (`saved`)
 hooks         whoever listens to a run while it goes on
 recording     what becomes of events and checkpoints as they come
 execution     the description carried out: `execute`

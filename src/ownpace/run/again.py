@@ -25,7 +25,7 @@ from ownpace.run.place import STARTED, is_run
 from ownpace.run.resume import Resumption, find_resumption
 
 _LENGTH = 4096
-"""Bytes of the file: so many from the beginning, because a full disk has no room for more."""
+"""Bytes of the file, written at the start: a full disk has no room for more later."""
 _FINAL = (DivergenceError, NotWritten)
 """What another start cannot mend."""
 

@@ -106,7 +106,7 @@ class Config:
     ] = None
     seconds: Annotated[float | None, Help("Stop after this many seconds of the engine's clock.", STOP)] = None
     target: Annotated[
-        float | None, Help("The test accuracy to time, as in 0.95: two evaluations in a row must be there.", STOP)
+        float | None, Help("The test accuracy to time, as in 0.95: two evaluations in a row must meet it.", STOP)
     ] = None
     target_loss: Annotated[float | None, Help("The test loss to time, where that says more.", STOP)] = None
     stop_at_target: Annotated[bool, Help("Stop as soon as the target is reached.", STOP)] = False

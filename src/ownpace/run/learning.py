@@ -21,7 +21,7 @@ MOST_SAMPLES = 10**15
 
 
 def optimizer_spec(config: Config, algorithm: Algorithm, task: Task, samples: int | None) -> OptimizerSpec:
-    """The optimizer of a run of so many samples (None: they are not known)."""
+    """The optimizer of a run of this many samples (None: they are not known)."""
     optimizer = optimizer_of(config.optimizer)
     is_named = isinstance(optimizer, str)
     # A function that makes an optimizer has a learning rate of its own, and maybe a schedule.

@@ -66,7 +66,7 @@ def build_task(cls: type[Task], name: str, model: str | None, parameters: Mappin
 @lru_cache(maxsize=2)
 def _make(cls: type[Task], name: str, model: str | None, parameters: tuple[tuple[str, object], ...]) -> Task:
     fixed = {} if model is None else {"model_name": model}
-    return build(cls, dict(parameters), where=f"the parameters of {name}", fixed=fixed)
+    return build(cls, dict(parameters), where=f"the parameters of {name} (-t)", fixed=fixed)
 
 
 def parameters_of(cls: type[Task]) -> dict[str, str]:

@@ -89,16 +89,7 @@ def _download(source: DataFiles, folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         incoming = Path(temporary)
         if source.packed:
-            archive = incoming / "archive.tar.gz"
-            _fetch(source.url, archive)
-            _check_archive(archive, source)
-            with tarfile.open(archive) as content:
-                for member in content.getmembers():
-                    # By its last part, into a folder of ours: no path in an archive can lead elsewhere.
-                    name = Path(member.name).name
-                    data = content.extractfile(member) if name in source.files else None
-                    if data is not None:
-                        (incoming / name).write_bytes(data.read())
+            _fetch_archive(source, incoming)
         else:
             for name in source.files:
                 _fetch(source.url + name, incoming / name)
@@ -108,6 +99,20 @@ def _download(source: DataFiles, folder: Path) -> None:
                 check(incoming / name, digest)
         for name in source.files:
             (incoming / name).replace(folder / name)
+
+
+def _fetch_archive(source: DataFiles, folder: Path) -> None:
+    """Fetch the files that are packed into one."""
+    archive = folder / "archive.tar.gz"
+    _fetch(source.url, archive)
+    _check_archive(archive, source)
+    with tarfile.open(archive) as content:
+        for member in content.getmembers():
+            # By its last part, into a folder of ours: no path in an archive can lead elsewhere.
+            name = Path(member.name).name
+            data = content.extractfile(member) if name in source.files else None
+            if data is not None:
+                (folder / name).write_bytes(data.read())
 
 
 def _fetch(url: str, path: Path) -> None:

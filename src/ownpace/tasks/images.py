@@ -236,6 +236,7 @@ class Cifar10(CifarTask):
     """60,000 colour images of 32×32 pixels in ten classes"""
 
     model_name: str = "cnn"
+    defaults: ClassVar = Defaults(lr=0.1, epochs=10, target=0.55)
     num_labels: ClassVar = 1
     # Of the training pixels of each channel, in bytes, as usual for CIFAR-10.
     mean: ClassVar = (125.3, 123.0, 113.9)

@@ -32,7 +32,7 @@ def test_build_takes_strings_and_values():
     ("given", "message"),
     [
         ({"nmber": 1}, "unknown key in here: 'nmber'; did you mean 'number'?"),
-        ({}, "here lacks number"),
+        ({}, "number is missing in here"),
         ({"number": "x"}, "number in here is 'x'; it must be a whole number"),
         ({"number": 1.5}, "it must be a whole number"),
         ({"number": True}, "it must be a whole number"),

@@ -13,7 +13,7 @@ from torch import nn
 
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.learning.flat import Layout
+from ownpace.core.learning.layout import Layout
 from ownpace.engines.roster import Roster, divide
 
 NAMES = ("fast", "slow", "slower", "slowest")

@@ -139,7 +139,7 @@ def test_wrong_types_are_refused_when_it_is_built(given, message):
         ({"algorithm": StaleSgd(), "parameters": {"staleness": 5}}, r"give them to StaleSgd\(…\)"),
         ({"task": Quadratic(), "model": "point"}, r"model is 'point', but the task is an object"),
         ({"algorithm": "nowhere_to_be_found:Sync"}, "cannot be imported"),
-        ({"algorithm": "ownpace.algorithms.sync:Nobody"}, "'Nobody'; Known: SyncSgd"),
+        ({"algorithm": "ownpace.algorithms.sync:Nobody"}, "'Nobody'; known: SyncSgd"),
         ({"algorithm": "ownpace.tasks.convex:Quadratic"}, "must be a class derived from Algorithm"),
         ({"task": "ownpace.core.learning.task:Task"}, "is a class that lacks model, test_samples, train_samples"),
         ({"optimizer": "torch:pi"}, "must be a function that makes a torch optimizer"),

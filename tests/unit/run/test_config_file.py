@@ -197,7 +197,7 @@ def test_a_class_of_the_script_is_not_in_a_module(tmp_path, monkeypatch):
         ("[1]", 'does not describe a run: it has no "format"'),
         ('{"algorithm": "sync", "reason": "finished"}', 'it has no "format"'),
         ('{"format": 2, "ownpace": "9.0.0"}', "has format 2, .* reads format 1; it was written by ownpace 9.0.0"),
-        ('{"format": 1, "learning_rate": 0.1}', "unknown key in .*c.json: 'learning_rate'.* Known: algorithm"),
+        ('{"format": 1, "learning_rate": 0.1}', "unknown key in .*c.json: 'learning_rate'.* [Kk]nown: algorithm"),
         ('{"format": 1, "lr": "0.1"}', "c.json: lr is '0.1'; it must be a number"),
         ('{"format": 1, "sampling": "que"}', "c.json: unknown sampling 'que'; did you mean 'queue'"),
         ('{"format": 1, "algorithm": 3}', "c.json: algorithm is 3; it must be a string or an Algorithm"),

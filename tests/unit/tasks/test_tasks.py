@@ -18,8 +18,8 @@ def test_every_task_offers_models(name):
     [
         ("digts", None, {}, "unknown task 'digts'; did you mean 'digits'"),
         ("digits", "resnet50", {}, "unknown model for digits 'resnet50'"),
-        ("digits", None, {"l2": "1"}, "unknown key in the parameters of digits: 'l2'"),
-        ("svmlight", None, {}, "lacks path"),
+        ("digits", None, {"l2": "1"}, r"unknown key in the parameters of digits \(-t\): 'l2'; known: "),
+        ("svmlight", None, {}, "path is missing in the parameters of svmlight"),
         ("quadratic", None, {"dimensions": "many"}, "it must be a whole number"),
         ("digits", None, {"model_name": "mlp"}, "name the model with --model"),
     ],

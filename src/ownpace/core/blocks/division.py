@@ -60,6 +60,8 @@ class Division:
     def _follow(self, samples_per_s: Sequence[float], least: float) -> bool:
         """Divide anew if that saves more than `least` of an update's time; returns whether it did."""
         better = divide(self._total, samples_per_s)
+        if better == self.sizes:
+            return False
         worth_it = _seconds(better, samples_per_s) < (1 - least) * _seconds(self.sizes, samples_per_s)
         if worth_it:
             self._begin(better)
