@@ -217,6 +217,6 @@ class Loops:
         self._run.loop.is_running = False
         complete = self._run.data.is_complete and not self._was_stopped
         self._progress.end_loop(self._epochs if complete else None)
-        if not stop and self._run.was_interrupted and self._run.rank == 0:
-            raise Interrupted("interrupted; the model keeps what it has learnt so far")
+        if not stop and self._run.interrupted:
+            raise Interrupted(f"interrupted ({self._run.interrupted}); the model keeps what it has learnt so far")
         return True
