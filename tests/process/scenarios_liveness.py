@@ -39,6 +39,8 @@ class Leaver:
             sys.exit(3)
         if self._how == "stop":  # as if its cable were pulled: nothing is closed, and nothing answers
             os.kill(os.getpid(), signal.SIGSTOP)
+        if self._how in signal.Signals.__members__:
+            signal.raise_signal(signal.Signals[self._how])
         if self._how == "raise":
             raise KeyError("the user's own mistake")
         return self._how == "skip"

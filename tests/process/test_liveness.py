@@ -90,6 +90,21 @@ def test_a_rank_that_falls_silent_is_named_though_nothing_was_closed(
         assert f"did not answer for {SILENCE_S} s" in told(tmp_path, rank)["text"]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "who", "how"),
+    [
+        ("sync", 1, "SIGTERM"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in [("async", 1, "SIGINT"), ("pace", 0, "SIGINT")]),
+    ],
+)
+def test_a_rank_that_is_told_to_end_does_not_end_the_others_as_if_all_were_learnt(
+    start: Start, tmp_path: Path, algorithm: str, who: int, how: str
+) -> None:
+    for rank, started in enumerate(by_hand(start, tmp_path, 2, algorithm, str(who), "in loop 0", how)):
+        assert started.ends() == 1, started.stderr
+        assert f"interrupted (rank {who} got {how})" in told(tmp_path, rank)["text"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
 def test_torchrun_ends_with_a_rank_that_leaves_cleanly(start: Start, tmp_path: Path, who: int) -> None:

@@ -72,6 +72,27 @@ def test_models_that_cannot_be_trained_are_refused(kind: str) -> None:
             dist.destroy_process_group()
 
 
+def test_a_model_inside_a_distributed_one_is_refused_until_that_is_gone() -> None:
+    net = make_net()
+    outside = in_ddp(net)
+    optimizer = sgd(net)
+    try:
+        with ownpace.join("sync") as fleet:
+            fleet.wrap(net, optimizer)
+            loop = fleet.batches(Numbers(16), 8)
+            with refused("is inside a DistributedDataParallel"):
+                next(iter(loop))
+            del outside
+            for x, y, _ in loop:
+                mean_loss(net, x, y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert fleet.samples == 16
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
 def test_optimizers_that_cannot_be_used_are_refused() -> None:
     net, other = make_net(), make_net()
     parameters = list(net.parameters())

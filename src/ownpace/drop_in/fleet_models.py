@@ -62,7 +62,8 @@ class FleetModels(BetweenRanks):
         optimizer then brings the gradient of its own parameters, which are averaged over its own samples.
 
         Args:
-            model: Any module. Its parameters become views of one flat vector, and begin as those of rank 0.
+            model: Any module. Its parameters become views of one flat vector, and those of rank 0 when the first loop
+                begins: seed all ranks alike if the script copies them (an average) or evaluates before that.
             optimizer: Any torch optimizer. Its parameters are what is trained; frozen ones stay untouched until they
                 have a gradient. Parameters of the model that are not the optimizer's only begin as those of rank 0.
             scheduler: As for `fleet.schedule`: a learning-rate scheduler that is to follow the fleet.

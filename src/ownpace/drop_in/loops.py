@@ -16,6 +16,7 @@ from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.feeds import Member
 from ownpace.drop_in.progress import FleetProgress
 from ownpace.drop_in.taken_early import TakenEarly
+from ownpace.engines.process.node.user_pair import check_not_inside
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.joining import LoopRun
 
@@ -138,6 +139,8 @@ class Loops:
         run, wrapped = self._run, self._wrapped()
         if wrapped is None:
             raise InputError("fleet.batches needs a model; call fleet.wrap(model, optimizer) before the loop")
+        if not run.is_open:
+            check_not_inside(wrapped.models)
         run.data.check_resumed(alike, run.world_size)
         # Before anything of the loop exists: a rank that does something else would leave the others waiting in it.
         if run.presence.begin_loop(alike):
@@ -217,6 +220,6 @@ class Loops:
         self._run.loop.is_running = False
         complete = self._run.data.is_complete and not self._was_stopped
         self._progress.end_loop(self._epochs if complete else None)
-        if not stop and self._run.was_interrupted and self._run.rank == 0:
-            raise Interrupted("interrupted; the model keeps what it has learnt so far")
+        if not stop and self._run.interrupted:
+            raise Interrupted(f"interrupted ({self._run.interrupted}); the model keeps what it has learnt so far")
         return True

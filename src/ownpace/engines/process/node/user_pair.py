@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import types
 import warnings
 from collections import Counter
@@ -208,6 +209,29 @@ def check_model(model: nn.Module) -> None:
                 f"the model is wrapped already: {what} is a {type(module).__name__}; give the module inside to "
                 "fleet.wrap, which does what that would (with Accelerate or Fabric, wrap before they prepare it)"
             )
+
+
+def check_not_inside(models: Sequence[nn.Module]) -> None:
+    """Raise if a DistributedDataParallel has one of these inside: its sums would wait for batches that nobody has.
+
+    The module inside knows nothing of it, so all objects are looked through, where torch's own group exists at all.
+    """
+    if not torch.distributed.is_initialized():
+        return
+    if _has_outside(models):
+        gc.collect()  # one that the script has let go of is none
+        if _has_outside(models):
+            raise InputError(
+                "a model that fleet.wrap was given is inside a DistributedDataParallel (the script's, Accelerate's or "
+                "Fabric's), whose sums wait for batches that other ranks do not have; leave it out (with Accelerate, "
+                "call ownpace.integrations.hf.leave_to_fleet() before Accelerator())"
+            )
+
+
+def _has_outside(models: Sequence[nn.Module]) -> bool:
+    ours = {id(parameter) for model in models for parameter in model.parameters()}
+    outside = (one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel))
+    return any(id(parameter) in ours for one in outside for parameter in one.parameters())
 
 
 def check_optimizer(optimizer: Optimizer) -> None:

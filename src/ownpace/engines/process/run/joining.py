@@ -41,6 +41,8 @@ class LoopRun:
         self._stack = ExitStack()
         self._opened: Opened | None = None
         self._is_unchecked = False
+        self.interrupted = ""
+        """Which rank a signal asked to end in the latest loop; nothing: none. All ranks know it alike."""
         self.data = LoopData()
         self.has_met = False
         """Whether the other ranks are there."""
@@ -192,8 +194,12 @@ class LoopRun:
         if stop:
             count_left(1)  # before the others can hear of it: they look when their part has ended
             self.loop.tell_to_stop()
+        interrupted = f"interrupted/{self.life.stamp}"
+        if self._opened.session.orders.stops:  # the others only hear that the loop ends, as if its data had
+            self.store.set(interrupted, f"rank {self.rank} got {self._opened.session.orders.stops[0]}")
         self.loop.finish(shared_counter(self.store, f"ended/{self.life.stamp}"))
         agree(self.life.node, self._opened.model)
+        self.interrupted = self.store.get(interrupted).decode() if self.store.check([interrupted]) else ""
         self.data.end_loop(complete=not (self.loop.has_made_its_updates or count_left(0)))
 
     def let_go(self) -> None:
@@ -244,12 +250,6 @@ class LoopRun:
     def seed(self) -> int:
         """Of the order of the samples."""
         return self._options.seed
-
-    @property
-    def was_interrupted(self) -> bool:
-        """Whether a signal asked this process to end."""
-        assert self._opened is not None
-        return bool(self._opened.session.orders.stops)
 
     def close(self, error: BaseException | None) -> list[str]:
         """End this process's part; `error` is what the user's script raised.
