@@ -49,6 +49,8 @@ def test_what_cannot_be_shown_is_said_in_one_line(ownpace, trained, tmp_path):
     for arguments, message in (
         ("report r/sync --out mine.html", "mine.html was not written by ownpace report, so it is not replaced"),
         ("report r/sync --out empty", "a folder; name a file in it, as in empty/report.html"),
+        ("report r/sync --csv empty", "a folder; name a file in it, as in empty/report.csv"),
+        ("report r/sync --trace empty", "a folder; name a file in it, as in empty/report.json"),
         ("report r/none", "there is no folder r/none"),
         ("report empty", "empty neither is a run nor holds one"),
         ("report r/pace", "line 1, is not an event"),

@@ -14,13 +14,12 @@ from typing import ParamSpec
 from ownpace.core.contract.errors import InputError
 from ownpace.drop_in import join
 from ownpace.engines import is_main_process, num_ranks
-from ownpace.fleet import Fleet, read_fleet
+from ownpace.fleet import Fleet
 from ownpace.measuring import measure_config
 from ownpace.planning import PlanProgress, plan
 from ownpace.run import Config, Result
 from ownpace.run import train as run_train
 from ownpace.run.again import started_again
-from ownpace.run.config import default_fleet
 from ownpace.run.place import check_run
 
 AUTO = "auto"
@@ -92,7 +91,7 @@ def _from_first(text: str) -> str:
 
 def _fleet(config: Config, say: Callable[[str], None]) -> Fleet:
     """The machines: as they are described; real ones without a pace are measured."""
-    given = config.fleet if isinstance(config.fleet, Fleet) else read_fleet(config.fleet or default_fleet())
+    given = config.machines()
     if given.paced or config.engine_name == "virtual":
         return given
     say(f"auto: measuring for about {MEASURING_S:g} s …")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = "report.html"
+_NAMES = {"--out": PAGE, "--csv": "report.csv", "--trace": "report.json"}
+"""What a file could be called, by option."""
 _EXPORT = "Other formats"
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or folders that hold some.", show_default=False)
@@ -166,7 +168,7 @@ def _default(runs: list[Path]) -> Path:
 def check_own(path: Path, option: str, mark: str) -> None:
     """Raise if the file is someone else's: what we write begins with `mark`."""
     if path.is_dir():
-        raise InputError(f"{option} was given {path}, a folder; name a file in it, as in {path / PAGE}")
+        raise InputError(f"{option} was given {path}, a folder; name a file in it, as in {path / _NAMES[option]}")
     if not path.exists():
         return
     with suppress(OSError, EOFError), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

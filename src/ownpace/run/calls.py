@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from ownpace.algorithms import ALGORITHMS, COMPARED, DEFAULT
 from ownpace.core.contract.algorithm import Algorithm
-from ownpace.core.contract.errors import DivergenceError, InputError, unknown
+from ownpace.core.contract.errors import DivergenceError, InputError, shown, unknown
 from ownpace.core.learning.task import Task
 from ownpace.core.whole_file import write_text
 from ownpace.engines.job import OnProgress
@@ -176,6 +176,7 @@ def compare(
     """
     _check_names("compare", positional, fields, _CompareCall, "algorithm", "seed")
     folder = None if out is None else Path(out)
+    _check_seeds(seeds)
     runs = [(each, _place(folder, each, seeds)) for each in _configs(algorithms, seeds, fields)]
     with Watching(progress, on_progress, on_event) as watching:
         comparison = _compared(watching, runs, folder, overwrite=overwrite)
@@ -236,6 +237,13 @@ def _no_other_thing(given: object) -> object:
     if isinstance(given, Task) or (isinstance(given, str) and given in TASKS and given not in ALGORITHMS):
         raise InputError(f"train was given {given!r}, which is a task; write task={given!r}")
     return given
+
+
+def _check_seeds(seeds: Sequence[int] | None) -> None:
+    """Raise if these are not numbers, each once: a run that is made twice would count as two."""
+    whole = isinstance(seeds, Sequence) and all(isinstance(each, int) for each in seeds)
+    if seeds is not None and (not whole or not 0 < len(seeds) == len(set(seeds))):
+        raise InputError(f"seeds is {shown(seeds)}; give a list of at least one, each once, as in seeds=[0, 1, 2]")
 
 
 def _configs(

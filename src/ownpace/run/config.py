@@ -209,7 +209,7 @@ class Config:
         if self.log_files and out is None:
             raise InputError("log_files needs a folder to write to; name it with out, or leave log_files out")
         task = task_of(self.task, self.model, self.task_parameters)
-        fleet = self.fleet if isinstance(self.fleet, Fleet) else read_fleet(self.fleet or default_fleet())
+        fleet = self.machines()
         not_negative(checkpoint_every=self.checkpoint_every)
         positive(checkpoints_kept=self.checkpoints_kept)
         same: dict[str, Any] = {name: getattr(self, name) for name in shared_with_job()}
@@ -243,6 +243,17 @@ class Config:
         named |= {"lr": learning.lr, "momentum": learning.momentum, "schedule": learning.schedule.shape}
         named |= {"engine": self.engine_name, "fleet": job.fleet, "samples": job.samples, "epochs": epochs}
         return replace(self, optimizer=optimizer, **named)
+
+    def machines(self) -> Fleet:
+        """The fleet that is meant; where none is named, the default one.
+
+        Raises:
+            InputError: There is no such fleet.
+        """
+        if isinstance(self.fleet, Fleet):
+            return self.fleet
+        # Of None alone: an empty list is a mistake, and not this fleet.
+        return read_fleet(default_fleet() if self.fleet is None else self.fleet)
 
     @property
     def engine_name(self) -> Engine:

@@ -50,6 +50,12 @@ def test_what_is_no_algorithm_is_refused(given, message):
         ownpace.train(*given)
 
 
+@pytest.mark.parametrize("seeds", [2, "0,1", [], [0, 0], ["a"]])
+def test_seeds_are_a_list_with_each_once(seeds):
+    with pytest.raises(InputError, match=r"give a list of at least one, each once, as in seeds=\[0, 1, 2\]"):
+        ownpace.compare(["sync"], seeds=seeds, **SMALL)
+
+
 def test_unknown_arguments_are_named():
     with pytest.raises(InputError, match="unknown argument 'algoritm'; did you mean 'algorithm'"):
         ownpace.train(algoritm="sync")  # type: ignore[call-arg]  # type checkers refuse it, too

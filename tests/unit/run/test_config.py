@@ -142,6 +142,8 @@ def test_wrong_types_are_refused_when_it_is_built(given, message):
         ({"algorithm": "ownpace.algorithms.sync:Nobody"}, "'Nobody'; known: SyncSgd"),
         ({"algorithm": "ownpace.tasks.convex:Quadratic"}, "must be a class derived from Algorithm"),
         ({"task": "ownpace.core.learning.task:Task"}, "is a class that lacks model, test_samples, train_samples"),
+        ({"fleet": []}, "fleet '' is not a list of paces; write numbers and commas, as in 4,2,1,1"),
+        ({"fleet": ""}, "fleet '' is not a list of paces"),
         ({"optimizer": "torch:pi"}, "must be a function that makes a torch optimizer"),
     ],
 )
