@@ -150,6 +150,35 @@ def different_data() -> dict[str, Any]:
     }
 
 
+class Chosen(IterableDataset[Sample]):
+    """Some of 60 samples, as a stream."""
+
+    def __init__(self, *places: int) -> None:
+        self.places = places
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(Numbers(60).__getitem__, self.places)
+
+
+def longer_stream() -> str:
+    """Rank 1's stream goes on for longer."""
+    return misread(Chosen(*range(40 + 20 * RANK)))
+
+
+def other_stream() -> str:
+    """Rank 1's stream is another one from its 31st item on."""
+    return misread(Chosen(*range(30), *sorted(range(30, 60), reverse=RANK == 1)))
+
+
+def misread(stream: Chosen) -> str:
+    """The error that a loop over this ends with."""
+    try:
+        learn("sync", (stream, {"batch_size": 8, "epochs": 2}))
+    except ownpace.OwnpaceError as error:
+        return str(error)
+    return ""
+
+
 def main() -> None:
     scenario, folder = sys.argv[1:]
     torch.set_num_threads(1)

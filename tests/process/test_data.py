@@ -83,6 +83,19 @@ def test_data_that_differs_is_refused_in_every_loop(start: Start, tmp_path: Path
     assert [rank["nothing"] for rank in ranks] == ["", ""]
 
 
+@pytest.mark.parametrize(
+    ("scenario", "mark"),
+    [
+        ("longer_stream", "the end of epoch 1 is after item"),
+        pytest.param("other_stream", "item 32 is ", marks=pytest.mark.slow),
+    ],
+)
+def test_streams_that_differ_later_on_are_refused(start: Start, tmp_path: Path, scenario: str, mark: str) -> None:
+    for words in run(scenario, start, tmp_path):
+        assert "read different data: " in words
+        assert mark in words
+
+
 @pytest.mark.parametrize("algorithm", ["sync", "pace", "local"])
 def test_a_function_feeds_a_fleet_of_one(algorithm: str) -> None:
     seen = learn(algorithm, (get_batch, {"batch_size": 8, "samples": 60}))

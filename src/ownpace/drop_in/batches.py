@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.claims import ENDLESS, Places, number_of
 from ownpace.core.learning.orders import Order, Share, Shares
 from ownpace.drop_in.data import KINDS, Data, name_of
@@ -16,6 +17,7 @@ from ownpace.drop_in.digest import digest
 from ownpace.drop_in.feeds import make_feed
 from ownpace.drop_in.fingerprint import fingerprint_of
 from ownpace.drop_in.loops import LoopPlan, Loops
+from ownpace.drop_in.replayed import Replayed
 from ownpace.engines.process.node.batch_source import BatchSource, OwnCount, before
 
 
@@ -152,7 +154,11 @@ class Batches:
         while loops.deals == deals:
             drawn: list[Any] = []
             # In an attempt: a rank that was stopped may hold what drawing needs.
-            if not loops.attempt(partial(_draw, batches, drawn)) or not drawn:
+            if not loops.attempt(partial(_draw, batches, drawn)):
+                return
+            if isinstance(order, Replayed):
+                self._check_alike(order, number)
+            if not drawn:
                 return
             # A DataLoader with workers draws batches ahead; they come out in the order of drawing, as do sizes.
             if not loops.hand_out(source.sizes.pop(0), drawn[0]):
@@ -162,9 +168,20 @@ class Batches:
                 is_first = False
             yield drawn.pop()
 
+    def _check_alike(self, order: Replayed, number: int) -> None:
+        """Raise if another rank has read something else: places would mean different samples."""
+        for mark, found in order.take_marks().items():
+            for other, theirs in self._loops.say(number, mark, found).items():
+                if theirs != found:
+                    raise InputError(
+                        f"ranks {other} and {self._loops.member.rank} read different data: {mark} is {theirs} on one, "
+                        f"and {found} on the other; give all ranks the same, or with sharded=True each its own"
+                    )
+
     def _warn_of_the_same(self, first_batch: Any, number: int) -> None:
         """Warn if a function gave another rank the same first batch as this one."""
-        same = self._loops.say(number, digest(first_batch))
+        found = digest(first_batch)
+        same = [other for other, theirs in self._loops.say(number, "first batch", found).items() if theirs == found]
         if same:
             warnings.warn(
                 f"the function given to fleet.batches makes the same batches on ranks {same[0]} and "

@@ -187,13 +187,13 @@ class Loops:
         """Do something that may wait for others; returns False if what is left was dealt out anew instead."""
         return self._run.life.attempt(act)
 
-    def say(self, number: int, words: str) -> list[int]:
-        """Say something about that loop; returns the ranks that have said the same before."""
-        store, rank, num_workers = self._run.store, self._run.rank, self._run.world_size
-        # Said before it is looked at what others said: of two that say the same, one will notice.
-        store.set(f"said/{number}/{rank}", words)
-        others = [other for other in range(num_workers) if other != rank and store.check([f"said/{number}/{other}"])]
-        return [other for other in others if store.get(f"said/{number}/{other}") == words.encode()]
+    def say(self, number: int, about: str, words: str) -> dict[int, str]:
+        """Say something about that loop; returns what other ranks have said about the same before."""
+        store, rank = self._run.store, self._run.rank
+        said = {other: f"said/{number}/{about}/{other}" for other in range(self._run.world_size)}
+        # Said before it is looked at what others said: of two, one at least will hear the other.
+        store.set(said.pop(rank), words)
+        return {other: store.get(key).decode() for other, key in said.items() if store.check([key])}
 
     def hand_out(self, samples: int, batch: object) -> bool:
         """A batch of this many samples is about to be handed out; False: the run was stopped, or it is dealt anew."""

@@ -8,6 +8,7 @@ from itertools import islice
 
 from torch import Generator
 
+from ownpace.drop_in.digest import digest
 from ownpace.drop_in.random_states import Generators
 
 _CHUNK = 1024
@@ -18,6 +19,7 @@ class Replayed:
     """Every rank reads all of it, epoch after epoch, and keeps what is at its own places; they only ever go up.
 
     It is read lazily, since it may have no end, and with random numbers of its own, so that all ranks read the same.
+    Whether they do is seen by marks: item 1, 2, 4, 8 …, and after how many items epoch 1, 2, 4, 8 … has ended.
     """
 
     def __init__(
@@ -47,6 +49,9 @@ class Replayed:
         """Of the next item: the first of those that were read ahead."""
         self._has_ended = False
         self._error: Exception | None = None
+        self._items = 0
+        """How many were read so far, those ahead included."""
+        self._marks: dict[str, str] = {}
 
     def first(self, count: int) -> list[object]:
         """The first items, or all there are; they are kept for whoever takes their places.
@@ -68,6 +73,20 @@ class Replayed:
         while self._place < start and self._next(min(start - self._place, _CHUNK)):
             pass
         return self._next(count) if self._place == start else []
+
+    def take_marks(self) -> dict[str, str]:
+        """What was found at the marks that were passed since this was asked last."""
+        marks, self._marks = self._marks, {}
+        return marks
+
+    def _mark(self, found: list[object], *, epoch_ends: bool) -> None:
+        before, self._items = self._items, self._items + len(found)
+        place = 1 << before.bit_length()
+        while place <= self._items:
+            self._marks[f"item {place}"] = digest(found[place - before - 1])
+            place *= 2
+        if epoch_ends and (self._epoch & self._epoch + 1) == 0:
+            self._marks[f"the end of epoch {self._epoch + 1}"] = f"after item {self._items}"
 
     def _next(self, count: int) -> list[object]:
         items = [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
@@ -91,6 +110,7 @@ class Replayed:
             wanted = count - len(items)
             with self._generators.in_use():
                 found = list(islice(self._iterator, wanted))
+            self._mark(found, epoch_ends=len(found) < wanted)
             if len(found) < wanted:
                 self._iterator = None
                 # An epoch without any item: the next ones would have none either, and this would never end.

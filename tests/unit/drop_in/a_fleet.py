@@ -84,10 +84,10 @@ class Rank(Loops):
     def note(self, number: int, claim: Claim) -> None:
         self.fleet.claims.append(claim)
 
-    def say(self, number: int, words: str) -> list[int]:
-        said = self.fleet.said.setdefault((number, words), [])
-        said.append(self.rank)
-        return said[:-1]
+    def say(self, number: int, about: str, words: str) -> dict[int, str]:
+        said = self.fleet.said.setdefault((number, about), {})
+        said[self.rank] = words
+        return {rank: each for rank, each in said.items() if rank != self.rank}
 
     def hand_out(self, samples: int, batch: object) -> bool:
         self.sizes.append(samples)
@@ -104,7 +104,7 @@ class AFleet:
     def __init__(self, *wanted: int) -> None:
         self.counts: dict[int, int] = {}
         self.claims: list[Claim] = []
-        self.said: dict[tuple[int, str], list[int]] = {}
+        self.said: dict[tuple[int, str], dict[int, str]] = {}
         self.ranks: list[Rank] = []
         self.deals = 0
         for rank, samples in enumerate(wanted or (4,)):
