@@ -3,12 +3,12 @@
     python benchmarks/against_ddp.py                                           # 2 processes on the CPU
     python benchmarks/against_ddp.py --device cuda --shares 40,20,10,10        # one GPU cut into four, under CUDA MPS
 
-All ways take the same model, batch, backend and number of steps, in turns; the figures are medians over the turns, and
-the ratios are of neighbours in one turn. The drop-in, whose batches come through torch's DataLoader, stands beside
-DistributedDataParallel with one; complete runs of ours, which pick their samples in one call, beside one that does so
-too. What is a user's script (plain loops, DistributedDataParallel, the drop-in) runs in processes of its own, apart
-from complete runs of ours, which set up their processes their own way. The plain loop runs in all processes at once,
-without any communication.
+All ways take the same model, batch, backend and number of steps, in turns, and make ten steps before the clock starts;
+the figures are medians over the turns, and the ratios are of neighbours in one turn. The drop-in, whose batches come
+through torch's DataLoader, stands beside DistributedDataParallel with one; complete runs of ours, which pick their
+samples in one call, beside one that does so too. What is a user's script (plain loops, DistributedDataParallel, the
+drop-in) runs in processes of its own, apart from complete runs of ours, which set up their processes their own way. The
+plain loop runs in all processes at once, without any communication.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +33,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import ownpace
 from characters import Characters
+from ownpace.algorithms.sync import SyncSgd
+from ownpace.core.blocks.accumulate import accumulate_and_step
+from ownpace.core.contract.roles import Worker
 from ownpace.core.learning.sampling import Permutations
 from ownpace.core.learning.task import Task
 from pictures import Pictures
@@ -142,6 +146,24 @@ def median(rates: Iterator[float]) -> str:
     return f"{statistics.median(rates):,.0f}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Timed(SyncSgd):
+    """`sync`, and when it was warm, and when it was over."""
+
+    async def worker(self, me: Worker) -> None:
+        steps = 0
+        while me.training:
+            if steps == WARM:
+                moments.append(now())
+            await accumulate_and_step(me, me.batch_size)
+            steps += 1
+        moments.append(now())
+
+
+moments: list[float] = []
+"""Of this process's latest run."""
+
+
 class Bench:
     """One model and batch size, trained in several ways."""
 
@@ -178,14 +200,14 @@ class Bench:
         start = 0.0
         for step, chosen in enumerate(batches or self._in_order()):
             if step == WARM:
-                start = self._now()
+                start = now()
             inputs, targets = self._samples.pick(chosen)
             with self._autocast():
                 loss = self._task.loss(model(inputs), targets)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        return self._steps * self._batch / (self._now() - start)
+        return self._steps * self._batch / (now() - start)
 
     def drop_in(self, *, overlap: bool | None) -> float:
         """The same loop with `ownpace.join`."""
@@ -199,7 +221,7 @@ class Bench:
             model, optimizer = fleet.wrap(model, optimizer, overlap=overlap)
             for (chosen,) in fleet.batches(dataset, self._batch, collate_fn=take_whole):
                 if done == warm:
-                    start = self._now()
+                    start = now()
                 inputs, targets = samples.pick(chosen)
                 with self._autocast():
                     loss = self._task.loss(model(inputs), targets)
@@ -207,7 +229,7 @@ class Bench:
                 optimizer.step()
                 optimizer.zero_grad()
                 done += len(chosen)
-            elapsed = self._now() - start
+            elapsed = now() - start
         return self._world * (done - warm) / elapsed
 
     def sync(self) -> float:
@@ -220,13 +242,14 @@ class Bench:
             return self._train(1)
 
     def _train(self, world: int) -> float:
-        result = ownpace.train(
-            algorithm="sync",
+        moments.clear()
+        ownpace.train(
+            algorithm=Timed(),
             task=self._task,
             engine="process",
             fleet=f"x{world}",
             batch_size=self._batch,
-            samples=self._steps * self._batch * world,
+            samples=(WARM + self._steps) * self._batch * world,
             lr=LR,
             momentum=MOMENTUM,
             eval_every=10**12,
@@ -234,16 +257,18 @@ class Bench:
             precision=self._precision,
             detail=False,
         )
-        return result.summary.samples_per_s
+        start, end = moments
+        return world * self._steps * self._batch / (end - start)
 
     def _autocast(self) -> torch.autocast:
         dtype = torch.bfloat16 if self._precision == "bfloat16" else torch.float32
         return torch.autocast(self._device.type, dtype, enabled=self._precision != "float32")
 
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
+
+def now() -> float:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 class Whole(torch.utils.data.Dataset):  # type: ignore[type-arg]

@@ -74,9 +74,11 @@ class Layout:
 
     def join(self, parts: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """A flat vector (`out`, if given) of what each layer has, in its own shape."""
-        if self._shapes is not None and out is None:
+        if self._shapes is None:
+            return torch.cat([layer.flatten(part) for layer, part in zip(self.layers, parts, strict=True)], out=out)
+        if out is None:
             return torch._C._nn.flatten_dense_tensors(list(parts))
-        return torch.cat([layer.flatten(part) for layer, part in zip(self.layers, parts, strict=True)], out=out)
+        return torch.cat([part.reshape(-1) for part in parts], out=out)
 
     def absent(self, flat: Tensor) -> list[bool]:
         """Which layers of a flat gradient are none: all their numbers are −0.0."""

@@ -48,7 +48,7 @@ class GradientComputer:
 
     def compute(self, indices: Tensor, like: Tensor, plus: Tensor | None, out: Tensor | None) -> tuple[Tensor, Tensor]:
         """The sum over the samples, added to `plus`, into `out` if that is given; and the mean loss."""
-        if len(indices) > self._most:
+        if indices.numel() > self._most:
             earlier, loss, last = self._all_but_last(indices, like, plus)
             total, of_last = self.compute(last, like, earlier, out)
             return total, _mean_loss(loss, of_last, len(indices), len(last))
@@ -64,7 +64,7 @@ class GradientComputer:
             replayed, loss = self._captured.gradient(inputs, targets)
             total = torch.add(replayed, 0 if plus is None else plus, out=out)
             return total, loss.clone()  # the next replay overwrites both
-        if like.device.type == "cpu" and len(like) > LARGE:  # layer by layer: the whole is never in memory twice
+        if like.device.type == "cpu" and like.numel() > LARGE:  # layer by layer: the whole is never in memory twice
             total = torch.empty_like(like) if out is None else out
             return total, self.compute_by_layer(indices, total, plus, _nothing)
         total, loss = self._model.gradient(inputs, targets, out)
@@ -81,7 +81,7 @@ class GradientComputer:
         on_loss: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         """The same, into `out`, as `FlatModel.gradient_by_layer` says. Returns the mean loss."""
-        if len(indices) > self._most:
+        if indices.numel() > self._most:
             if on_need is not None:  # the earlier pieces go through all layers
                 on_need(len(self._model.layout.layers) - 1)
             plus, loss, last = self._all_but_last(indices, out, plus)

@@ -24,7 +24,7 @@ def check_finite(who: str, samples: int, loss: float, total: Tensor, layout: Lay
     Raises:
         DivergenceError: It is not.
     """
-    looked_at = total if all_ or len(total) <= LARGE else total[: layout.layers[0].stop]
+    looked_at = total if all_ or total.numel() <= LARGE else total[: layout.layers[0].stop]
     # One pass without a mask: NaN and infinity survive a sum. If only the sum overflows, nothing is found below.
     if math.isfinite(loss) and math.isfinite(float(looked_at.sum())):
         return

@@ -128,7 +128,7 @@ class LearnerState:
         if gradient.samples:
             begun_s = self._context.clock.now()
             # Closed before the update is counted: a budget of time that is spent by now does not include it.
-            self._maybe_close_totals()
+            self._maybe_close_totals(begun_s)
             self._away_from = None
             self.settings_watch.look()
             self.held.step(gradient, self._lr_factor(lr_scale), memory, self.settings_watch.agreed, same_bits=same_bits)
@@ -168,7 +168,7 @@ class LearnerState:
 
         def end() -> None:
             # Only now: an update of which some layers never come has not been made.
-            self._maybe_close_totals()
+            self._maybe_close_totals(self._context.clock.now())
             self._made_update(said, advance)
 
         if goes and held.begin_step(summed, said.samples, self._lr_factor(lr_scale), end):
@@ -218,7 +218,7 @@ class LearnerState:
         """Make an update whose result is known; with `ahead`, go on from there."""
         if work.samples:
             begun_s = self._context.clock.now()
-            self._maybe_close_totals()
+            self._maybe_close_totals(begun_s)
             self._away_from = None
             self.settings_watch.look_apart()
             if begun_s >= self._next_spread_s:  # some of them will do: on a GPU it waits
@@ -282,9 +282,9 @@ class LearnerState:
         self.alignment.align(self._progress.version)
         return self._watch.last(self.held.values)
 
-    def _maybe_close_totals(self) -> None:
+    def _maybe_close_totals(self, now: float) -> None:
         """Close the totals if the run's time is up: what follows is only the end of what was in flight."""
-        terms, now = self._context.terms, self._context.clock.now()
+        terms = self._context.terms
         if terms.is_bounded and (now >= terms.deadline_s or self._inbox.ends_for_good):
             self._context.reporter.totals.close(min(now, terms.deadline_s))
 

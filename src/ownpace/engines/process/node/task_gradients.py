@@ -298,11 +298,10 @@ class TaskGradients:
 
     def _known(self, asked: ProcessGradient, total: Tensor, loss: Tensor, seconds: float) -> Gradient:
         """What is known of a gradient."""
-        known = loss * asked.samples
+        # In double precision, which rounds nothing; on a GPU not looked at, so that nothing waits for it.
+        known = float(loss) * asked.samples if loss.device.type == "cpu" else loss * asked.samples
         gradient = Gradient(total, asked.samples, asked.versions, known, seconds)
         gradient.sources = ((self._worker.rank, asked.samples),)
-        if loss.device.type == "cpu":
-            gradient.loss = float(known)
         # The total of what it is added to is in `total` already.
         return gradient if asked.plus is None else gradient.joined(asked.plus, total)
 

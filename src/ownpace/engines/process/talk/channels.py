@@ -121,6 +121,8 @@ class Channels:
         self._memory: Sequence[MemorySums] = ()
         if size > 1:
             self._memory = _meet(name, member, size, wiring, meeting)
+        self.within_gpu = any(memory.device.type == "cuda" for memory in self._memory)
+        """Whether tensors are summed on the one GPU that all members share, and small ones on the host."""
         self._groups: list[_ProcessGroup] = []
         self._under_way: list[Work] = []
         try:
@@ -129,11 +131,6 @@ class Channels:
         except BaseException:  # a member has died, say: nobody will close what has not been made
             self.close(abandon=True)
             raise
-
-    @property
-    def within_gpu(self) -> bool:
-        """Whether tensors are summed on the one GPU that all members share, and small ones on the host."""
-        return any(memory.device.type == "cuda" for memory in self._memory)
 
     def all_reduce(self, values: Tensor, channel: int = 0) -> list[Work]:
         """Start the sum; every member must start the same ones in the same order."""

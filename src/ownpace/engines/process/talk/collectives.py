@@ -9,7 +9,7 @@ longer than backward passes, another order is better: `engines.sum_order` has it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ HEADER = -1
 """In place of a bucket's number: the header, where it travels on its own."""
 Works = dict[int, list[Work]]
 """Collectives under way, by the number of the bucket."""
+_NOWHERE = nullcontext()
 
 
 class GroupCollectives:
@@ -40,6 +41,8 @@ class GroupCollectives:
         self, channels: Channels, layout: Layout, like: Tensor, buckets: Sequence[LayerBucket], header: SumHeader
     ) -> None:
         self.channels = channels
+        self.alone = channels.size == 1
+        """Whether the group has one member."""
         self.buckets = buckets
         """The last layers' first."""
         self.order: Sequence[int] = range(len(buckets))
@@ -68,20 +71,15 @@ class GroupCollectives:
         header = SumHeader(member, size, num_shards, num_settings, num_counts, num_workers, double=double)
         return cls(channels, layout, like, buckets, header)
 
-    @property
-    def alone(self) -> bool:
-        """Whether the group has one member."""
-        return self.channels.size == 1
+    def beside(self) -> AbstractContextManager[None]:
+        """On a GPU, a stream of its own, for what must not wait for queued work; later work waits for it instead."""
+        return _NOWHERE if self._side_stream is None else self._on(self._side_stream)
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
-        """On a GPU, a stream of its own, for what must not wait for queued work; later work waits for it instead."""
-        if self._side_stream is None:
+    def _on(self, side_stream: torch.cuda.Stream) -> Iterator[None]:
+        with torch.cuda.stream(side_stream):
             yield
-            return
-        with torch.cuda.stream(self._side_stream):
-            yield
-        torch.cuda.current_stream(self._like.device).wait_stream(self._side_stream)
+        torch.cuda.current_stream(self._like.device).wait_stream(side_stream)
 
     def buffer(self) -> Tensor:
         """Room for a header and a gradient."""

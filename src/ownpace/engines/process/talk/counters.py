@@ -11,7 +11,6 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from ownpace.core.contract.errors import InputError, WireError
 from ownpace.core.learning.claims import Claim
@@ -56,8 +55,7 @@ class Counters:
     ) -> None:
         self._store = store
         self._scope = scope
-        self._on_wait = on_wait
-        self._files: tuple[int, int] | None = None
+        self._files: _Files | None = None
         self._names: list[str] = []
         self._noted = ""
         """Where the store has this worker's latest claims: it would keep them as long as the run lasts."""
@@ -71,7 +69,7 @@ class Counters:
             else:
                 mark = read_when_set(store, scope + _KEY, "rank 0", timeout_s, on_wait)
                 counts, claims = _opened(secret, mark, on_wait)
-            self._files = counts, claims
+            self._files = _Files(counts, claims, on_wait)
 
     def forget_path(self) -> None:
         """All workers have opened the files: their names can go, so that nothing is left when the last one ends."""
@@ -81,18 +79,20 @@ class Counters:
 
     def taking(self, number: int) -> Take:
         """Takes this many places in that count, and returns the first."""
-        if self._files is None:
+        files = self._files
+        if files is None:
             return lambda places: self._add(f"{self._scope}count/{number}", places) - places
 
         def take(places: int) -> int:
-            with self._locked() as (counts, _):
+            with files as (counts, _):
                 return _advance(counts, number, places)
 
         return take
 
     def claiming(self, number: int, rank: int) -> Take:
         """The same, and `claims` knows that it was this rank."""
-        if self._files is None:
+        files = self._files
+        if files is None:
             take = self.taking(number)
 
             def claim_from_store(places: int) -> int:
@@ -104,7 +104,7 @@ class Counters:
             return claim_from_store
 
         def claim(places: int) -> int:
-            with self._locked() as (counts, claims):
+            with files as (counts, claims):
                 start = _advance(counts, number, places)
                 _append(counts, claims, number, Claim(start, places, rank))
             return start
@@ -120,7 +120,7 @@ class Counters:
                 self._noted = key
             self._store.append(key, f"{claim.start} {claim.samples} ")
             return
-        with self._locked() as (counts, claims):
+        with self._files as (counts, claims):
             _append(counts, claims, number, claim)
 
     def forget_claims(self) -> None:
@@ -133,7 +133,7 @@ class Counters:
         """Who took which places in that count, in the order of the places; of the latest loop only."""
         if self._files is None:
             return sorted(claim for rank in range(num_workers) for claim in self._in_store(number, rank))
-        with self._locked() as (counts, claims):
+        with self._files as (counts, claims):
             current, length = _read(_LOG, counts, 0)
             written = os.pread(claims, length * _CLAIM.size, 0) if current == number else b""
         return sorted(Claim(*claim) for claim in _CLAIM.iter_unpack(written))
@@ -152,34 +152,42 @@ class Counters:
         for start, count in zip(numbers, numbers, strict=True):
             yield Claim(start, count, rank)
 
-    @contextmanager
-    def _locked(self) -> Iterator[tuple[int, int]]:
-        """Both files, for one change: two workers must never be handed the same samples."""
-        assert self._files is not None
-        self._lock(self._files[0])
-        try:
-            yield self._files
-        finally:
-            fcntl.lockf(self._files[0], fcntl.LOCK_UN)
-
-    def _lock(self, file: int) -> None:
-        """Lock a file, but do not wait without an ear: a worker may have been stopped while it held the lock."""
-        for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                time.sleep(pause_s)
-                if pause_s == _PAUSES_S[-1]:
-                    self._on_wait()
-
     def close(self) -> None:
         """Close the files."""
         if self._files is not None:
             self.forget_path()
-            for file in self._files:
-                os.close(file)
+            self._files.close()
             self._files = None
+
+
+class _Files:
+    """Those of counts and of claims; `with` locks them, so that two workers are never handed the same samples."""
+
+    def __init__(self, counts: int, claims: int, on_wait: Callable[[], None]) -> None:
+        self._both = counts, claims
+        self._on_wait = on_wait
+
+    def __enter__(self) -> tuple[int, int]:
+        # Not without an ear: a worker may have been stopped while it held the lock.
+        for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
+            try:
+                fcntl.lockf(self._both[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(pause_s)
+                if pause_s == _PAUSES_S[-1]:
+                    self._on_wait()
+        return self._both
+
+    def __exit__(self, *details: object) -> None:
+        fcntl.lockf(self._both[0], fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close them."""
+        for file in self._both:
+            os.close(file)
+        # Whoever still counts here must not write into other files that have got these numbers.
+        self._both = -1, -1
 
 
 def _names(secret: str, mark: bytes) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -68,8 +68,7 @@ class Entry(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """What the members of a sum said, all together."""
 
     stop: bool
@@ -153,35 +152,31 @@ class SumHeader:
         Raises:
             WireError: No member says that: a count is no number.
         """
-        # For every sum, so by columns of a plain list: a few microseconds add up.
+        # For every sum, so by columns of a plain list, and with few calls: a few microseconds add up.
         numbers = summed[: self._first_note].tolist()
         end, width = 1 + self._num_members * self._width, self._width
         columns = [numbers[at:end:width] for at in range(1, 1 + width)]
         fixed, counts = len(Entry._fields), len(Entry._fields) + self._num_shards
-        _, all_samples, _, all_seconds, came_s, _, _, used, _ = columns[:fixed]
-        said = columns
-        if not all(columns[0]):  # members without a gradient have only come
-            said = [[each for each, is_there in zip(column, columns[0], strict=True) if is_there] for column in columns]
-        present, samples, losses, seconds, _, names, partial, _, through = said[:fixed]
-        whole = list(map(_whole, all_samples))
+        present, all_samples, _, all_seconds, came_s, _, _, used, _ = columns[:fixed]
+        # Members without a gradient have only come.
+        said = columns if all(present) else [list(compress(column, present)) for column in columns]
+        _, _, losses, seconds, _, names, partial, _, through = said[:fixed]
+        samples = _whole(all_samples)
         return Said(
             stop=numbers[0] > 0,
             last_came_s=max(came_s),
-            samples=_whole(sum(samples)),
+            samples=sum(samples),
             loss=_total(losses),
             seconds=_total(seconds),
-            versions=tuple([_whole(min(column)) for column in said[fixed:counts] if column]) or (0,) * self._num_shards,
+            versions=tuple(_whole([min(column) for column in said[fixed:counts] if column])) or (0,) * self._num_shards,
             notes=self._notes(summed, names, noted) if any(names) else NO_NOTES,
-            contributions=tuple(map(Contribution, whole, all_seconds, map(_whole, used))),
+            contributions=tuple(map(Contribution, samples, all_seconds, _whole(used))),
             settings=self._settings.read(summed),
             partial=any(partial),
-            counts=tuple([_whole(sum(column)) for column in columns[counts:]]),
-            sources=self._sources(numbers[self._first_source :]),
-            through=_total(through) / max(1, len(present)),
+            counts=tuple(_whole([sum(column) for column in columns[counts:]])),
+            sources=tuple([each for each in enumerate(_whole(numbers[self._first_source :])) if each[1]]),
+            through=sum(through) / max(1, len(through)),
         )
-
-    def _sources(self, used: Sequence[float]) -> Sources:
-        return tuple([(rank, _whole(samples)) for rank, samples in enumerate(used) if samples])
 
     def _notes(self, summed: Numbers, names: Sequence[float], noted: Notes) -> Notes:
         if set(names) != {checksum(noted)}:
@@ -230,11 +225,12 @@ def _total(numbers: Sequence[float]) -> float:
         return math.nan
 
 
-def _whole(count: float) -> int:
+def _whole(counts: Sequence[float]) -> list[int]:
     try:
-        return round(count)
+        return list(map(round, counts))
     except (ValueError, OverflowError):
-        raise WireError(f"a sum came with {count} as a count: no member wrote that") from None
+        wrong = next(count for count in counts if not math.isfinite(count))
+        raise WireError(f"a sum came with {wrong} as a count: no member wrote that") from None
 
 
 def checksum(notes: Notes) -> float:

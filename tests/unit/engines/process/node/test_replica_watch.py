@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ownpace.core.learning.layout import Layout
-from ownpace.engines.process.node.replica_watch import CHECK_EVERY, is_due, layer_checksums
+from ownpace.engines.process.node.replica_watch import _BLOCK, CHECK_EVERY, is_due, layer_checksums
 
 SHAPES = [(3, 4), (1,), (0,), (7,), ()]
 LAYOUT = Layout.of([(f"layer {n}", torch.Size(shape), False) for n, shape in enumerate(SHAPES)])
@@ -51,6 +51,15 @@ def test_numpy_and_torch_compute_the_same(numbers):
     bits = values.view(torch.int32)
     parts = [bits[layer.start : layer.stop] for layer in LAYOUT.layers]
     assert sums(values) == [int(((part + part + 1) * part).sum(dtype=torch.int64)) for part in parts]
+
+
+def test_layers_may_lie_across_blocks():
+    sizes = [_BLOCK, 0, _BLOCK - 1, 1, 9, 3 * _BLOCK + 5, 0, 7]
+    layout = Layout.of([(f"layer {n}", torch.Size([size]), False) for n, size in enumerate(sizes)])
+    values = torch.randn(layout.size, generator=torch.Generator().manual_seed(0))
+    parts = values.view(torch.int32).split(sizes)
+    expected = [int(((part + part + 1) * part).sum(dtype=torch.int64)) for part in parts]
+    assert layer_checksums(values, layout).tolist() == expected
 
 
 def test_checks_are_frequent_at_first():

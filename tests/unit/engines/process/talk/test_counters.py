@@ -31,6 +31,16 @@ def two(request):
         each.close()
 
 
+def test_who_counts_after_the_end_writes_into_no_other_file(tmp_path):
+    counters = Counters(SealedStore(dist.HashStore(), SECRET), SECRET, first=True, spans_hosts=False)
+    claim = counters.claiming(0, 0)
+    counters.close()
+    with (tmp_path / "one").open("w+b"), (tmp_path / "two").open("w+b"):  # they get the numbers that are free again
+        with pytest.raises(ValueError, match="negative"):
+            claim(3)
+        assert not (tmp_path / "one").stat().st_size + (tmp_path / "two").stat().st_size
+
+
 def test_claims_are_what_each_rank_took(two):
     mine, theirs = two[0].claiming(1, 0), two[1].claiming(1, 1)
     assert [mine(3), theirs(5), mine(2), theirs(1)] == [0, 3, 8, 10]
