@@ -130,7 +130,7 @@ def for_long_rounds(samples: Sequence[int], steps: Sequence[float]) -> float:
 
 
 def taken_back(steps: int) -> float:
-    """The part of what a worker is off the mean that a sum mends: all after up to four steps, then less, down to 0.7."""
+    """The part of what a worker is off the mean that a sum mends: all after four steps at most, then less, to 0.7."""
     return 1.0 if steps <= 4 else 0.7 + 1.2 / steps
 
 
