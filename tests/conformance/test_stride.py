@@ -62,8 +62,8 @@ def test_progress_is_summed_while_the_next_is_made(
         **pull,
     }
     outcome, events = engine(setting, "stride", settings_, sampling="shards")
-    bounds = {"max_batch": bound.get("max_batch"), "warmup": warmup, "max_wait": max_wait}
-    plain = strides(setting, steps, **bounds, **outer, **pull)
+    most = bound.get("max_batch")
+    plain = strides(setting, steps, max_batch=most, warmup=warmup, max_wait=max_wait, **outer, **pull)
     assert_same(outcome, events, plain)
 
 
