@@ -55,10 +55,11 @@ _PLAIN = {"outer_lr": 1.0, "outer_momentum": 0.0}
 # that wait for each sum, and numbers of steps that were chosen for this network.
 ON_SLOW: Mapping[str, Racer] = {
     "stride": Racer("stride", SLOW_RATES, batch_sizes=SMALL),
-    "stride, plain outer step": Racer("stride", SLOW_RATES, {"outer_momentum": 0.0}, (8, 16, 32)),
-    "stride, outer momentum 0.2": Racer("stride", SLOW_RATES, {"outer_momentum": 0.2}, SMALL),
-    "stride, outer momentum 0.4": Racer("stride", SLOW_RATES, {"outer_momentum": 0.4}, SMALL),
-    "stride, outer momentum 0.6": Racer("stride", SLOW_RATES, {"outer_momentum": 0.6}, (16,)),
+    "stride, pull 1": Racer("stride", SLOW_RATES, {"pull": 1.0}, SMALL),
+    "stride, pull 1, plain outer step": Racer("stride", SLOW_RATES, {"pull": 1.0, "outer_momentum": 0.0}, (8, 16, 32)),
+    "stride, pull 1, outer momentum 0.2": Racer("stride", SLOW_RATES, {"pull": 1.0, "outer_momentum": 0.2}, SMALL),
+    "stride, pull 1, outer momentum 0.4": Racer("stride", SLOW_RATES, {"pull": 1.0, "outer_momentum": 0.4}, SMALL),
+    "stride, pull 1, outer momentum 0.6": Racer("stride", SLOW_RATES, {"pull": 1.0, "outer_momentum": 0.6}, (16,)),
     "wp": Racer("wp", LOCAL_RATES, batch_sizes=LARGE),
     "wp, 64 steps": Racer("wp", LOCAL_RATES, {"steps": 64}, LARGE),
     "wp, 128 steps": Racer("wp", LOCAL_RATES, {"steps": 128}, SMALL),

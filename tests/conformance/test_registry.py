@@ -59,7 +59,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "diloco-at-once": ("diloco", {"steps": 6, "smoothing": 1.0}),
     "stride-steps": ("stride", {"steps": 4, "batch": "fixed", "smoothing": 1.0}),
     "stride-outer": ("stride", {"outer_lr": 0.7, "outer_momentum": 0.5, "max_wait": 0.0}),
-    "stride-long": ("stride", {"steps": 12, "batch": "fixed"}),
+    "stride-long": ("stride", {"steps": 12, "batch": "fixed", "pull": 0.5}),
     "stride-bounded": ("stride", {"steps": 3, "max_batch": 80, "warmup": 2, "batch": "fixed"}),
     "cocod-three": ("cocod", {"steps": 3, "smoothing": 1.0}),
     "overlap-local-three": ("overlap-local", {"steps": 3, "pullback": 0.5, "anchor_momentum": 0.3}),

@@ -38,9 +38,16 @@ outer_steps = st.sampled_from([{}, {"outer_lr": 0.7}, {"outer_lr": 0.8, "outer_m
     st.integers(0, 3),
     outer_steps,
     st.sampled_from([0.0, 0.1, 0.5]),
+    st.sampled_from([{}, {}, {"pull": 0.4}]),
 )
 def test_progress_is_summed_while_the_next_is_made(
-    setting: Setting, steps: int, slack: int | None, warmup: int, outer: dict[str, float], max_wait: float
+    setting: Setting,
+    steps: int,
+    slack: int | None,
+    warmup: int,
+    outer: dict[str, float],
+    max_wait: float,
+    pull: dict[str, float],
 ) -> None:
     setting = replace(setting, micro_batch=None)
     bound = {} if slack is None else {"max_batch": setting.num_workers + slack}
@@ -52,9 +59,11 @@ def test_progress_is_summed_while_the_next_is_made(
         "max_wait": max_wait,
         **bound,
         **outer,
+        **pull,
     }
     outcome, events = engine(setting, "stride", settings_, sampling="shards")
-    plain = strides(setting, steps, max_batch=bound.get("max_batch"), warmup=warmup, max_wait=max_wait, **outer)
+    most = bound.get("max_batch")
+    plain = strides(setting, steps, max_batch=most, warmup=warmup, max_wait=max_wait, **outer, **pull)
     assert_same(outcome, events, plain)
 
 
@@ -86,14 +95,18 @@ class Accountant:
         self.handed: list[tuple[torch.Tensor, int]] = []
         self.lengths: list[int] = []
         self.committed: list[torch.Tensor] = []
+        self.at: list[torch.Tensor] = []
+        """Where it went on from after each sum."""
+        self.began_at: list[torch.Tensor] = []
+        """The same without the steps of the round so far."""
         self.began = me.parameters.values.double()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._me, name)
 
-    def local_step(self, gradient: Any) -> None:
+    def local_step(self, gradient: Any, **how: float) -> None:
         before = self._me.parameters.values.double()
-        self._me.local_step(gradient)
+        self._me.local_step(gradient, **how)
         self.stepped.append(before - self._me.parameters.values.double())
 
     def all_reduce(self, gradient: Any) -> Any:
@@ -101,9 +114,12 @@ class Accountant:
         self.lengths.append(len(self.stepped) - sum(self.lengths))
         return self._me.all_reduce(gradient)
 
-    def commit(self, values: torch.Tensor, work: Any, **ahead: Any) -> None:
-        self._me.commit(values, work, **ahead)
+    def commit(self, values: torch.Tensor, work: Any, *, ahead: torch.Tensor | None = None) -> None:
+        self._me.commit(values, work, ahead=ahead)
         self.committed.append(values.double())
+        own = self.stepped[sum(self.lengths) :]
+        self.at.append(self._me.parameters.values.double())
+        self.began_at.append(self.at[-1] + torch.stack([torch.zeros_like(self.began), *own]).sum(0))
 
 
 @settings(max_examples=25)
@@ -151,6 +167,60 @@ def test_no_progress_is_lost_or_counted_twice(
         buffer = (mu * buffer + mean) * (mu > 0)
         x = x - (mean + mu * buffer)
         torch.testing.assert_close(committed, x, rtol=1e-4, atol=1e-5)
+
+
+class Misled(Accountant):
+    """An accountant whose first step goes far astray, on one worker."""
+
+    def local_step(self, gradient: Any, **how: float) -> None:
+        super().local_step(gradient, lr_scale=1.0 if self.stepped or self._me.rank else 20.0, **how)
+
+
+def misled(settings: dict[str, Any], lr: float, noise: float) -> list[Misled]:
+    """Two workers alike, in rounds of 40 steps, on a parabola with its minimum at 0."""
+    accountants: list[Misled] = []
+    algorithm = make_algorithm("stride", {"max_batch": 800, **settings})
+
+    async def worker(me: Worker) -> None:
+        accountants.append(Misled(me))
+        await algorithm.worker(accountants[-1])  # type: ignore[arg-type]  # a worker but for its notes
+
+    fleet = paces(1000, 1000, jitter=0.0, network=Network(latency_s=1.0))
+    job = {"samples": 16_000, "batch_size": 10, "lr": lr, "task": Quadratic(dimensions=1, noise=noise)}
+    simulate(with_worker(algorithm, worker), fleet, **job)
+    assert accountants[0].lengths[-4:-1] == [40] * 3
+    return accountants
+
+
+@pytest.mark.parametrize(("pull", "left"), [(0.5, 0.5), (0.7, 0.7), (1.0, 1.0), (None, 0.7 + 1.2 / 40)])
+def test_what_steps_have_mended_is_left_with_the_part_that_is_taken_back(pull: float | None, left: float) -> None:
+    """On the other side. Where all is taken back, it swings on for ever."""
+    one = misled({"pull": pull, "outer_momentum": 0.0}, lr=0.6, noise=0.0)[0]
+    off = [float(at - x) for at, x in zip(one.at, one.committed, strict=True)][5:-1]
+    ratios = [later / sooner for sooner, later in itertools.pairwise(off)]
+    assert len(ratios) > 8
+    assert ratios == pytest.approx([-left] * len(ratios), rel=1e-3)
+
+
+@pytest.mark.parametrize("outer", [{}, {"outer_lr": 0.7}, {"outer_momentum": 0.9}])
+def test_workers_alike_are_at_the_global_model_on_average(outer: dict[str, float]) -> None:
+    """But for what they have not handed in: the outer step moves all alike."""
+    one, other = misled({"pull": 0.6, **outer}, lr=0.02, noise=1.0)
+    apart = [float((here - there).abs()) for here, there in zip(one.began_at, other.began_at, strict=True)]
+    assert min(apart[3:-1]) > 1e-3
+    for here, there, x in zip(one.began_at, other.began_at, one.committed, strict=True):
+        torch.testing.assert_close((here + there) / 2, x, rtol=1e-4, atol=1e-5)
+
+
+def test_where_rounds_are_short_all_is_taken_back() -> None:
+    at = {}
+    for latency_s in (1e-6, 0.1):
+        fleet = paces(1000, 1000, 1000, jitter=0.3, network=Network(latency_s=latency_s))
+        for pull in (None, 1.0):
+            outcome, _ = simulate(make_algorithm("stride", {"pull": pull}), fleet, samples=2000, lr=0.02)
+            at[latency_s, pull] = outcome.model["at"]
+    assert torch.equal(at[1e-6, None], at[1e-6, 1.0])
+    assert not torch.equal(at[0.1, None], at[0.1, 1.0])
 
 
 @pytest.mark.parametrize("outer", [{}, {"outer_lr": 0.7, "outer_momentum": 0.9}])
@@ -274,6 +344,8 @@ def test_longer_rounds_get_replicas_further_apart() -> None:
         ({"steps": 0}, ["steps"]),
         ({"max_wait": 1.0}, ["max_wait is 1.0", "below 1"]),
         ({"outer_momentum": 1.0}, ["outer_momentum", "below 1"]),
+        ({"pull": 0.0}, ["pull is 0.0", "above 0"]),
+        ({"pull": 1.1}, ["pull is 1.1", "at most 1"]),
     ],
 )
 def test_says_what_cannot_be(parameters: dict[str, object], words: list[str]) -> None:

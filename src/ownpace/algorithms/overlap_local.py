@@ -72,7 +72,7 @@ class OverlapLocalSgd(Algorithm):
                 total = await under_way
                 z = self._next(z, v, total)
                 held = me.parameters.values
-                round_.go_on_from(z, total, ahead=held - self.pullback * (held - z))
+                round_.go_on_at(held - self.pullback * (held - z), z, total)
             # Of equal weights: what arrives is z less the mean of all models.
             under_way = me.all_reduce(round_.difference(1 / len(me.workers)))
         if under_way is not None:

@@ -5,10 +5,17 @@
                                Σ_i n_i P_i sets off, and the next round begins at once
     the sum arrives:           Δ = Σ_i n_i P_i / Σ_i n_i
                                m ← μ m + Δ;  x ← x − ζ (Δ + μ m)        where μ = 0: m = 0, and x ← x − ζ Δ
-                               y_i ← x − (progress of the round so far)
+                               z_i ← x + (1 − φ_i) (z_i − x̄)            x̄: x before, less Δ; z_i: where the round began
+                               y_i ← z_i − D_i                          D_i: progress of the round so far
 
-So a worker is always at the global model plus what it alone has learnt and not yet handed in: no progress is thrown
-away, lost or counted twice, and all workers' x are equal to the bit.
+All that a worker does alone is handed in once, and moves x once: no progress is thrown away, lost or counted twice, and
+all workers' x are equal to the bit. Where rounds are short, φ_i is 1, and a worker is always at the global model plus
+what it alone has learnt and not yet handed in.
+
+A sum tells where all were when they handed in: at x̄ on average, worker i at z_i. By the time that this is known, its
+steps have mended a part of z_i − x̄: all of it in steep directions, and to take it back then would put the worker as far
+off on the other side. So after many steps, only a part φ_i is taken back. D_i counts from wherever z_i is, so progress
+is always how far steps led; and the outer step moves all workers alike.
 
 A round ends when the sum under way has arrived and been taken in, and the worker has made at least its k_i steps. Sums
 arrive everywhere at the same time, so rounds end at about the same time, whatever the paces; and they last as long as a
@@ -27,11 +34,12 @@ worker could have made meanwhile travels with the sums, so all decide alike.
     c_i = C · v_i / Σ_j v_j                  C = `max_batch`; whole steps, at least one
     Σ_i w_i v_i > ω Σ_i (w_i v_i + n_i)      in more than half of the last three rounds: waiting is dear; ω = `max_wait`
     μ = max(0, 1 − 4/s) · (1 − 1/√M)         s = Σ_i n_i s_i / Σ_i n_i, M = (Σ_i n_i)² / Σ_i n_i²; unless it is given
+    φ_i = 1 − 0.3 · max(0, 1 − 4/d_i)        d_i: steps of the round so far; unless it is given
 
-The rule for y_i is CoCoD-SGD's (arXiv 1906.12043), there with equal numbers of steps and equal weights; rounds that end
-by time, as many steps as the pace allows, weights by work and the outer step are ours. With one worker it is the
-optimizer itself. Where each sum arrives before another step begins, it is local SGD, with steps by pace; the first
-`warmup` rounds wait for that.
+With φ = 1, the rule for y_i is CoCoD-SGD's (arXiv 1906.12043), there with equal numbers of steps and equal weights;
+rounds that end by time, as many steps as the pace allows, weights by work, the outer step and φ are ours. With one
+worker it is the optimizer itself. Where each sum arrives before another step begins, it is local SGD, with steps by
+pace; the first `warmup` rounds wait for that.
 
 | symbol | meaning |
 |---|---|
@@ -39,6 +47,10 @@ optimizer itself. Where each sum arrives before another step begins, it is local
 | P_i, n_i | progress and samples of worker i in a round |
 | Δ | mean progress of a round, weighted by samples |
 | k_i, b_i | the least steps in a round, and the samples of a step, of worker i |
+| D_i, d_i | progress and steps of worker i, in the round that a sum arrives in, until then |
+| z_i | where that round began; or would have begun to get where worker i is |
+| x̄ | where workers were on average when they handed in |
+| φ_i | the part of z_i − x̄ that worker i takes back |
 | s_i, s | steps that worker i made in a round; their mean, weighted by samples |
 | M | the number of workers that this many samples would come from if all had made equally many |
 | C, c_i | the most samples of a round that are made before its sum is waited for, of all workers and of worker i |
@@ -53,6 +65,7 @@ optimizer itself. Where each sum arrives before another step begins, it is local
 | w_i v_i | `missed` |
 | b_i | `micro.size` |
 | ζ, μ | `outer_lr`, `outer_momentum` (none: by the rule) |
+| φ, d_i | `pull` (none: by the rule), `round_.steps` |
 | Σ n_i P_i, under way | `under_way` |
 """
 
@@ -61,6 +74,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import ClassVar
+
+from torch import Tensor
 
 from ownpace.core.blocks.accumulate import accumulate
 from ownpace.core.blocks.local_round import LocalRound, check_steps
@@ -72,10 +87,14 @@ from ownpace.core.blocks.waiting import MOST_WAIT, Waiting, check_max_wait
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.core.contract.roles import Pending, Worker
 from ownpace.core.contract.values import Gradient
-from ownpace.core.settings import not_negative
+from ownpace.core.settings import at_most, not_negative, positive
 
 _SHARE_OF_A_ROUND = 0.25
 """A step of a slow worker may take so much of a round: small batches are noisy, and a few steps are enough."""
+_SHORT = 4
+"""Up to so many steps, little of what a worker was off the mean is mended, and all of it is taken back."""
+_LEFT = 0.3
+"""What is not taken back of it after many steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +115,8 @@ class StrideSgd(Algorithm):
     """ζ, of the outer step."""
     outer_momentum: float | None = None
     """μ, of the outer step. None: by the steps of a round; 0 up to four of them."""
+    pull: float | None = None
+    """φ: the part of what a worker was off the mean that it takes back. None: by its steps since; 1 up to four."""
     warmup: int = 0
     """Rounds at the start that wait for their sums, as local SGD does."""
     smoothing: float = 0.3
@@ -105,6 +126,9 @@ class StrideSgd(Algorithm):
         check_steps(self.steps)
         not_negative(warmup=self.warmup, max_batch=self.max_batch)
         check_outer_step(self.outer_lr, self.outer_momentum)
+        if self.pull is not None:
+            positive(pull=self.pull)
+            at_most(1, pull=self.pull)
         check_max_wait(self.max_wait)
         check_smoothing(self.smoothing)
 
@@ -119,8 +143,8 @@ class StrideSgd(Algorithm):
             if me.updates >= self.warmup:
                 await strides.make_until(under_way, round_)
             total = await strides.arrival(under_way)
-            x = outer.take(x, total)
-            round_.go_on_from(x, total)
+            before, x = x, outer.take(x, total)
+            round_.go_on_from(x, total, start=self._start(round_, before, x, total))
             # Asked right after a sum, which is where all workers know the same: none is left alone in the next. Once
             # training is over, what was made meanwhile is handed in as it is.
             if me.training:
@@ -128,6 +152,19 @@ class StrideSgd(Algorithm):
             under_way = strides.hand_in(round_)
         total = await under_way
         me.commit(outer.take(x, total), total)
+
+    def _start(self, round_: LocalRound, before: Tensor, x: Tensor, total: Gradient) -> Tensor:
+        """z_i, once a sum has moved the global parameters from `before` to `x`."""
+        pull = _pull(round_.steps) if self.pull is None else self.pull
+        if pull == 1:
+            return x
+        off = round_.start.values - (before - total.mean)
+        return x + off.mul_(1 - pull)
+
+
+def _pull(steps: int) -> float:
+    """φ, after so many steps."""
+    return 1 - _LEFT * max(0.0, 1 - _SHORT / steps) if steps else 1.0
 
 
 class Strides:

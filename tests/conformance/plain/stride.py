@@ -24,6 +24,8 @@ class Alone:
         self.heard = 0
         self.progress = start() * 0
         """Of the round so far: a sum of steps, not a difference of places."""
+        self.off = start() * 0
+        """What it was off the mean of all when this round began."""
         self.count = 0
         self.samples = 0
         self.needed: list[float] = []
@@ -69,6 +71,7 @@ def strides(
     max_wait: float = 0.05,
     outer_lr: float = 1.0,
     outer_momentum: float | None = None,
+    pull: float | None = None,
 ) -> Result:
     """Stride with local steps of the batch size."""
     data = OwnData(setting)
@@ -91,6 +94,9 @@ def strides(
             mu = for_long_rounds(counts, [count / setting.batch_size for count in counts])
         momentum = (mu * momentum + mean) * (mu > 0)
         x = x - outer_lr * (mean + mu * momentum)
+        for worker, (progress, _, _) in zip(workers, handed, strict=True):
+            # What its round did otherwise than those of the others did on average.
+            worker.off = worker.off + (mean - progress)
         last = samples >= setting.samples
         bounds = lengths(setting, steps, max_batch, by_pace=len(made) > 0)
         for worker, (least, most) in zip(workers, bounds, strict=True):
@@ -99,7 +105,8 @@ def strides(
             worker.missed = max(0.0, arrival - worker.now) * setting.paces[worker.rank]
             worker.now = max(worker.now, arrival)
             worker.heard = samples + whole
-            worker.at = x - worker.progress
+            worker.off = worker.off * (1 - (taken_back(worker.count) if pull is None else pull))
+            worker.at = x - worker.progress + worker.off
         samples += whole
         made.append(Step(min(worker.now for worker in workers), whole, int(stale), loss(x)))
         if last:
@@ -120,6 +127,11 @@ def for_long_rounds(samples: Sequence[int], steps: Sequence[float]) -> float:
     shares = [count / sum(samples) for count in samples]
     length = sum(share * count for share, count in zip(shares, steps, strict=True))
     return 0.0 if length <= 4 else (1 - 4 / length) * (1 - math.sqrt(sum(share**2 for share in shares)))
+
+
+def taken_back(steps: int) -> float:
+    """The part of what a worker is off the mean that a sum mends: all after four steps at most, then less, to 0.7."""
+    return 1.0 if steps <= 4 else 0.7 + 1.2 / steps
 
 
 class Wait:

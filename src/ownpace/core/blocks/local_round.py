@@ -27,7 +27,7 @@ class LocalRound:
     def __init__(self, me: Worker) -> None:
         self._me = me
         self.start = me.parameters
-        """Where all workers began."""
+        """Where this worker began; or, since a sum came in mid-round, would have begun to get where it is."""
         self.steps = 0
         """Local steps taken. A gradient of no samples is not a step."""
         self.samples = 0
@@ -52,19 +52,30 @@ class LocalRound:
             self._loss += gradient.loss
             self._seconds += gradient.seconds
 
-    def go_on_from(self, values: Tensor, work: Gradient, *, ahead: Tensor | None = None) -> None:
+    def go_on_from(self, values: Tensor, work: Gradient, *, start: Tensor | None = None) -> None:
         """The global parameters become `values`, in mid-round.
 
-        I go on from where the steps taken so far would have led from there; or from `ahead`, if that is given. What is
-        reported in the end is the difference from `values` in either case.
+        I go on from where the steps taken so far would have led from there; or from `start`, if that is given. What is
+        reported in the end are the steps of this round, wherever they were taken.
         """
+        if not work.samples:
+            return  # no update: nobody moves
+        start = values if start is None else start
+        self._go_on(start - (self.start.values - self._me.parameters.values), start, values, work)
+
+    def go_on_at(self, ahead: Tensor, values: Tensor, work: Gradient) -> None:
+        """The global parameters become `values`, in mid-round, and I go on at `ahead`.
+
+        What is reported in the end is the difference from `values`.
+        """
+        self._go_on(ahead, values, values, work)
+
+    def _go_on(self, ahead: Tensor, start: Tensor, values: Tensor, work: Gradient) -> None:
         me = self._me
-        if ahead is None:
-            ahead = values - (self.start.values - me.parameters.values)
         me.commit(values, work, ahead=ahead)
         # Before the first step, nothing of the round was computed at older parameters.
         version = self.start.version if self.steps else me.parameters.version
-        self.start = Parameters(values, version, self.start.shard)
+        self.start = Parameters(start, version, self.start.shard)
 
     def difference(self, weight: float) -> Gradient:
         """Weight · (w_start − w_i), with the samples that were computed for it."""

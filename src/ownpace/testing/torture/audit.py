@@ -250,14 +250,16 @@ class AuditedAhead(Audited):
         self._begun = me.parameters.version
         self._handed_in = 0
         self._global = self._shown = me.parameters.values
+        self._apart: Tensor | None = None
+        """What it is shown, less what it holds."""
 
     @property
     def parameters(self) -> Parameters:
         """As the algorithm has them."""
         held = self._me.parameters
-        if self._shown is self._global:
+        if self._apart is None:
             return held
-        return Parameters(held.values + (self._shown - self._global), held.version, held.shard)
+        return Parameters(held.values + self._apart, held.version, held.shard)
 
     @property
     def _version(self) -> int:
@@ -279,8 +281,14 @@ class AuditedAhead(Audited):
             me.commit(values, work, ahead=ahead)
         else:
             total = self._global - books.summed(me.parameters.version, self._shown - values)
-            me.commit(total, work, ahead=None if ahead is None else total - books.of_one(self._version, me.rank))
             self._global, self._shown = total, values
+            if ahead is None:
+                me.commit(total, work)
+                self._apart = values - total
+            else:
+                held = total - books.of_one(self._version, me.rank)
+                me.commit(total, work, ahead=held)
+                self._apart = ahead - held
         books.enter(me, work, 1.0, 0)
 
 

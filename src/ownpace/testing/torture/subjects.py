@@ -159,6 +159,7 @@ def _stride(draws: Draws, num_workers: int) -> dict[str, object]:
         "batch": draws.one_of("fixed", "equal-time"),
         "outer_lr": draws.one_of(0.7, 1.0),
         "outer_momentum": draws.one_of(None, 0.0, 0.5),
+        "pull": draws.one_of(None, 1.0, 0.6),
         "warmup": draws.one_of(0, 0, draws.number(1, 4)),
         "smoothing": draws.one_of(0.3, 1.0),
         "max_wait": draws.one_of(0.0, 0.05, 0.9),
