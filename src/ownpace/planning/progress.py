@@ -16,6 +16,7 @@ class PlanProgress:
     expected: int
     """About."""
     note: str = ""
+    """What is under way."""
 
 
 OnPlanProgress = Callable[[PlanProgress], None]

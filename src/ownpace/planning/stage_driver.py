@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ownpace.planning.driving import Asks, T, drive
 from ownpace.planning.pool import Pool
 from ownpace.planning.progress import OnPlanProgress, PlanProgress
+
+NAMED = 2
+"""Searches under way; of more, it is said that there are more."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,18 @@ class StageDriver:
         """What each search has found; those that the deadline has cut off are left out, and `missed` says so."""
         self.counts.setdefault(stage, 0)
 
-        def tell() -> None:
+        # While nothing ends, too: whoever waits sees that it is alive.
+        def tell(names: Sequence[str]) -> None:
             if self.on_progress is not None:
                 done = self.counts[stage]
-                self.on_progress(PlanProgress(stage, done, max(expected, done)))
+                note = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
+                self.on_progress(PlanProgress(stage, done, max(expected, done), note))
 
-        def on_trial() -> None:
+        def on_trial(name: str) -> None:
             self.counts[stage] += 1
-            tell()
+            tell([name])
 
-        def go_on() -> bool:
-            tell()  # while nothing ends, too: whoever waits sees that it is alive
-            return deadline is None or time.monotonic() < deadline
-
-        found = drive(searches, pool, on_trial, go_on, on_found)
+        found = drive(searches, pool, on_trial, tell, on_found, deadline)
         if late := sorted(searches.keys() - found.keys()):
             self.uncertain.append(f"{', '.join(late)}: {missed}, the time was up; give more with --seconds")
         return found
