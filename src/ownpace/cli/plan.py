@@ -49,7 +49,8 @@ Seconds = Annotated[
     float | None,
     typer.Option(
         "--seconds",
-        help="About how long the plan may take (default: about a minute on an idle machine).",
+        help="How long the plan may take, about; then it says what is known (default: a minute on an idle machine, two "
+        "at most; with --timing-only and large fleets, more).",
         metavar="X",
         rich_help_panel=STOP,
     ),

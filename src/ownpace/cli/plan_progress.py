@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
 from ownpace.planning import PlanProgress
 
@@ -26,7 +27,7 @@ class Stages:
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("runs"),
-            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
             disable=not console.is_interactive,
         )
@@ -36,7 +37,7 @@ class Stages:
 
     def __enter__(self) -> Stages:
         self._progress.start()
-        self._bars[STARTING] = self._progress.add_task(STARTING, total=None)  # large data takes seconds
+        self._bars[STARTING] = self._progress.add_task(STARTING, total=None, note="")  # large data takes seconds
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -47,15 +48,23 @@ class Stages:
         if not self._console.is_interactive:
             if time.monotonic() >= self._next_line_s:
                 self._next_line_s = time.monotonic() + EVERY_S
-                line = f"{now.stage}: {now.done} of about {now.expected} runs, "
-                line += f"{time.monotonic() - self._began_s:.0f} s"
-                self._console.print(line, markup=False, highlight=False)
+                self._console.print(self._line(now), markup=False, highlight=False)
             return
         if (starting := self._bars.pop(STARTING, None)) is not None:
             self._progress.remove_task(starting)
         if now.stage not in self._bars:
             for stage, bar in self._bars.items():  # what came before is done, however many it took
                 done = self._progress.tasks[list(self._bars).index(stage)].completed
-                self._progress.update(bar, total=done)
-            self._bars[now.stage] = self._progress.add_task(now.stage, total=now.expected)
+                self._progress.update(bar, total=done, note="")
+            self._bars[now.stage] = self._progress.add_task(now.stage, total=now.expected, note="")
         self._progress.update(self._bars[now.stage], completed=now.done, total=now.expected)
+        note = f"{self._time(now)}: {now.note}" if now.note else self._time(now)
+        self._progress.update(self._bars[now.stage], note=note)
+
+    def _line(self, now: PlanProgress) -> str:
+        what = f"{now.stage} ({now.note})" if now.note else now.stage
+        return f"{what}: {now.done} of about {now.expected} runs, {self._time(now)}"
+
+    def _time(self, now: PlanProgress) -> str:
+        limit = "" if now.limit_s is None else f" of at most {now.limit_s:.0f}"
+        return f"{time.monotonic() - self._began_s:.0f}{limit} s"

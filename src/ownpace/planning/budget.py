@@ -1,7 +1,7 @@
 """What the runs of a plan may cost, so that it is over when it should be: how long they are, and how many.
 
-A few short runs show what a sample costs, to learn from and to be tested with. All algorithms are searched, with all
-seeds, if the time is enough for runs that show something; else the most promising ones are, with one seed at first.
+A short run in each process shows what a sample costs, to learn from and to be tested with. Then the most thorough of
+some efforts is chosen that the time is enough for: all algorithms with all seeds, or the most promising with one seed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from ownpace.planning.timing import Timing
 from ownpace.planning.trial import Trial, Tried
 from ownpace.run import Config
 
-USED = 0.5
-"""Of the time, on all cores: the rest is for what was reckoned wrong."""
 MOST_EPOCHS = 30.0
 MOST_UPDATES, LEAST_UPDATES = 300, 20
 """Of the longest runs: with fewer updates, nothing can be learnt; with more, nothing more is learnt of the order."""
@@ -37,11 +35,13 @@ class Effort:
     """How thorough a plan is."""
 
     most_searches: float
-    """So many algorithms are searched."""
+    """So many algorithms are sure to be searched, about; others if there is time left."""
     seeds_at_once: bool
     """Whether each is run with all seeds, or only those in the end that are close to the first."""
     runs_each: float
     """Runs of full length that an algorithm's search is worth, about: most are cut short."""
+    used: float
+    """Of the time, on all cores, how much is counted on: the rest is for what was reckoned wrong."""
     trials_each: int
     """The same in trials, about, for those who wait."""
     least_updates: int
@@ -49,8 +49,9 @@ class Effort:
 
 
 EFFORTS = (
-    Effort(math.inf, seeds_at_once=True, runs_each=4.0, trials_each=11, least_updates=3 * LEAST_UPDATES),
-    Effort(4, seeds_at_once=False, runs_each=3.0, trials_each=9, least_updates=LEAST_UPDATES),
+    Effort(math.inf, seeds_at_once=True, runs_each=4.0, used=0.5, trials_each=11, least_updates=3 * LEAST_UPDATES),
+    Effort(4, seeds_at_once=False, runs_each=3.0, used=0.5, trials_each=9, least_updates=2 * LEAST_UPDATES),
+    Effort(2, seeds_at_once=False, runs_each=3.0, used=1.0, trials_each=9, least_updates=LEAST_UPDATES),
 )
 
 
@@ -111,10 +112,13 @@ def affordable(
         in_work_s: That an idle machine may take for it (None: all that is left).
         num_processes: How many share the work.
     """
-    share = USED * num_processes
     given = ((in_time_s, [each.time for each in tried]), (in_work_s, [each.work for each in tried]))
     known = [(seconds, [cost for cost in costs if cost is not None]) for seconds, costs in given]
-    return [Affordable(share * seconds, mean_cost(costs)) for seconds, costs in known if seconds is not None and costs]
+    return [
+        Affordable(num_processes * seconds, mean_cost(costs))
+        for seconds, costs in known
+        if seconds is not None and costs
+    ]
 
 
 def budget_for(
@@ -138,7 +142,7 @@ def budget_for(
     wanted = min(wanted, max(MOST_UPDATES * per_update, 4 * num_train))
 
     def share(effort: Effort, samples: float) -> float:
-        runs = effort.runs_each * min(num_searches, effort.most_searches)
+        runs = effort.runs_each * min(num_searches, effort.most_searches) / effort.used
         return max(each.share(round(samples), samples / per_update, available, runs) for each in affordable)
 
     if wanted < LEAST_UPDATES * per_update:
@@ -153,7 +157,7 @@ def budget_for(
             tests = max(each.num_test(round(samples), samples / per_update, available) for each in affordable)
             evaluations = num_evaluations(samples / per_update)
             return Budget(effort, round(samples), tests, evaluations, samples / num_train)
-    enough_s = seconds * share(EFFORTS[-1], LEAST_UPDATES * per_update)
+    enough_s = seconds * share(EFFORTS[-1], LEAST_UPDATES * per_update) / EFFORTS[-1].used
     return too_slow(per_update, f"about --seconds {_round_up(enough_s)} would be")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -48,31 +48,50 @@ class Elsewhere:
     seconds: float | None
     """To the target; None: it was not there within the time that it was given, or not tried."""
     spread_s: float | None = None
+    is_guess: bool = False
+    """Whether it may learn otherwise there, which was not tried."""
 
 
-def elsewhere(
-    base: Config, entrants: Sequence[Entrant], terms: Terms | None, factors: Sequence[float], num_workers: int
-) -> Asks[Elsewhere]:
-    """Time the first of a ranking on another fleet; then let the two that should be first there learn.
-
-    Their rates are those of the fleet as it is, times these factors: more workers bear a higher one.
-    """
+def speeds_elsewhere(base: Config, entrants: Sequence[Entrant], num_workers: int) -> Asks[dict[str, Timing]]:
+    """How fast the first of a ranking are on another fleet; nothing, if one of them has not been timed."""
     speeds = {}
     for entrant in entrants:
         timing = yield from timed(base, entrant.candidate, num_workers)
         if timing is None:
             return None
         speeds[entrant.candidate.algorithm] = timing
+    return speeds
+
+
+def first_elsewhere(entrants: Sequence[Entrant], speeds: Mapping[str, Timing]) -> list[Entrant]:
+    """Those that should be first there, if they learn as they do here."""
+    return sorted(entrants, key=lambda entrant: entrant.at_speed(speeds[entrant.candidate.algorithm]))[:FINALISTS]
+
+
+def by_speed_elsewhere(
+    entrants: Sequence[Entrant], speeds: Mapping[str, Timing], terms: Terms | None, *, same_workers: bool
+) -> Elsewhere:
+    """What their speeds say of another fleet."""
     if terms is None:
         name = best_by_speed(speeds)
         return Elsewhere(name, speeds[name], None)
-    first = sorted(entrants, key=lambda entrant: entrant.at_speed(speeds[entrant.candidate.algorithm]))[:FINALISTS]
-    best, timing = first[0], speeds[first[0].candidate.algorithm]
-    if num_workers == terms.num_workers and best.learns_alike(timing):
-        # The same workers make the same updates, only sooner: nothing has to be learnt anew, and no chance comes in.
-        seconds = best.at_speed(timing)
-        spread_s = None if best.spread_s is None else best.spread_s * seconds / best.seconds
-        return Elsewhere(best.candidate.algorithm, timing, seconds, spread_s)
+    best = first_elsewhere(entrants, speeds)[0]
+    timing = speeds[best.candidate.algorithm]
+    seconds = best.at_speed(timing)
+    spread_s = None if best.spread_s is None else best.spread_s * seconds / best.seconds
+    # The same workers make the same updates, only sooner: nothing has to be learnt anew, and no chance comes in.
+    is_sure = same_workers and best.learns_alike(timing)
+    return Elsewhere(best.candidate.algorithm, timing, seconds, spread_s, is_guess=not is_sure)
+
+
+def elsewhere(
+    base: Config, entrants: Sequence[Entrant], speeds: Mapping[str, Timing], terms: Terms, factors: Sequence[float]
+) -> Asks[Elsewhere]:
+    """Let the two learn that should be first on another fleet.
+
+    Their rates are those of the fleet as it is, times these factors: more workers bear a higher one.
+    """
+    first = first_elsewhere(entrants, speeds)
     asked = [(entrant, entrant.lr * factor) for entrant in first for factor in factors]
     trials = [
         attempts(base, entrant.candidate, terms)(rate, terms.samples, seed)
@@ -89,7 +108,7 @@ def elsewhere(
         known = [time for time in times if time is not None]
         if len(known) == num:
             spread = stdev(known) if num > 1 else None
-            found.append(
-                Elsewhere(entrant.candidate.algorithm, speeds[entrant.candidate.algorithm], fmean(known), spread)
-            )
-    return min(found, key=lambda each: each.seconds or 0.0, default=Elsewhere(best.candidate.algorithm, timing, None))
+            name = entrant.candidate.algorithm
+            found.append(Elsewhere(name, speeds[name], fmean(known), spread))
+    nobody = first[0].candidate.algorithm
+    return min(found, key=lambda each: each.seconds or 0.0, default=Elsewhere(nobody, speeds[nobody], None))

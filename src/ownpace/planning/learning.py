@@ -16,7 +16,6 @@ from ownpace.planning.candidates import with_same_updates
 from ownpace.planning.deadlines import Deadlines
 from ownpace.planning.driving import Asks, asked
 from ownpace.planning.halving import octaves
-from ownpace.planning.pool import Pool
 from ownpace.planning.ranking import Known
 from ownpace.planning.stage_driver import StageDriver
 from ownpace.planning.study import Studied, Terms, confirmed, study
@@ -46,23 +45,22 @@ class Learning:
     wanted: tuple[float | None, bool]
     """The score to be reached, if there is one, and whether that is a loss."""
     seeds: tuple[int, ...]
-    driver: StageDriver
+    stages: StageDriver
     deadlines: Deadlines
     usual_s: float | None
     """What it takes on an idle machine, if nobody said how long it may take."""
 
-    def run(self, pool: Pool) -> None:
+    def run(self) -> None:
         """Learn as much as there is time for."""
         known = self.known
         first, others = self._order()
-        budget = self._budget(pool, first, 1 + len(others))
+        budget = self._budget(first, 1 + len(others))
         if budget.samples is None:
             known.uncertain.append(budget.why)
             return
         known.pilot, known.budget = first, budget
-        others = others[: int(min(budget.effort.most_searches - 1, len(others)))]
         total = budget.effort.trials_each * (1 + len(others))
-        pilot = self._search_first(pool, first, total)
+        pilot = self._search_first(first, total)
         if pilot is None:
             return
         terms = replace(self._terms(budget), level=pilot.level, seconds=GIVEN_UP * pilot.mean_known_s)
@@ -73,8 +71,8 @@ class Learning:
         searches = {
             name: study(self.base, known.candidates[name], known.timings[name], grids[name], terms) for name in others
         }
-        self._drive(pool, searches, total, self.deadlines.searches)
-        self._confirm(pool, terms, total)
+        self._drive(searches, total, self.deadlines.searches)
+        self._confirm(terms, total)
 
     def _order(self) -> tuple[str, list[str]]:
         """Whom to search first, and whom then, the most promising first; of those that make the same updates, the
@@ -85,14 +83,14 @@ class Learning:
         first = max(alike, key=lambda name: timings[name].samples_per_s) if alike else by_trust(timings)[0]
         return first, [name for name in by_trust(timings) if name != first and name not in alike]
 
-    def _budget(self, pool: Pool, first: str, num_searches: int) -> Budget:
+    def _budget(self, first: str, num_searches: int) -> Budget:
         """How long runs may be, after a short one in each process."""
         timing = self.known.timings[first]
-        trials = [probe(self.base, self.known.candidates[first], timing) for _ in range(pool.num)]
+        trials = [probe(self.base, self.known.candidates[first], timing) for _ in range(self.stages.pool.num)]
         deadline = self.deadlines.first_search
-        probes = self.driver.drive("cost of a sample", {first: asked(trials)}, pool, len(trials), deadline=deadline)
+        probes = self.stages.drive("cost of a sample", {first: asked(trials)}, len(trials), deadline=deadline)
         left = self.deadlines.from_now()
-        spendable = affordable(probes.get(first, []), left.until_searched_s, self.usual_s, pool.num)
+        spendable = affordable(probes.get(first, []), left.until_searched_s, self.usual_s, self.stages.pool.num)
         if not spendable:
             return too_slow(timing.samples_per_update)
         return budget_for(self.known.config, self.task, spendable, timing, num_searches, self.deadlines.seconds or 0.0)
@@ -110,14 +108,14 @@ class Learning:
             num_evaluations=budget.num_evaluations,
         )
 
-    def _search_first(self, pool: Pool, first: str, total: int) -> Studied | None:
+    def _search_first(self, first: str, total: int) -> Studied | None:
         """To the target that is wanted, or to one that can be reached; None: nothing was learnt."""
         known, budget = self.known, self.known.budget
         assert budget is not None
         terms = replace(self._terms(budget), noise=True)
         grid, level = self._first_grid(budget), terms.level
         asks = study(self.base, known.candidates[first], known.timings[first], grid, terms, finds_level=True)
-        pilot = self._drive(pool, {first: asks}, total, self.deadlines.first_search, BY_SPEED).get(first)
+        pilot = self._drive({first: asks}, total, self.deadlines.first_search, BY_SPEED).get(first)
         if pilot is None:  # that has been said
             return None
         if known.level is None:
@@ -138,7 +136,7 @@ class Learning:
             return octaves(self.own_lr, *SHORT_GRID)
         return octaves(*FIRST_GRID.get(self.base.optimizer, OTHER_GRID))
 
-    def _confirm(self, pool: Pool, terms: Terms, total: int) -> None:
+    def _confirm(self, terms: Terms, total: int) -> None:
         """Run those that are close to the first with as many seeds again, or with all that were not run at once."""
         known = self.known
         more = self.seeds[len(terms.seeds) :] or tuple(islice(count(max(self.seeds) + 1), len(self.seeds)))
@@ -148,15 +146,14 @@ class Learning:
             searches = {
                 name: confirmed(self.base, known.candidates[name], known.studied[name], again) for name in close
             }
-            self._drive(pool, searches, total, self.deadlines.more_seeds, "not run with more seeds")
+            self._drive(searches, total, self.deadlines.more_seeds, "not run with more seeds")
 
     def _drive(
         self,
-        pool: Pool,
         searches: Mapping[str, Asks[Studied]],
         total: int,
         deadline: float | None,
         missed: str = "not searched",
     ) -> dict[str, Studied]:
         found = self.known.studied.__setitem__
-        return self.driver.drive(STAGE, searches, pool, total, deadline=deadline, on_found=found, missed=missed)
+        return self.stages.drive(STAGE, searches, total, deadline=deadline, on_found=found, missed=missed)

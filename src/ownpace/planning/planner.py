@@ -18,9 +18,9 @@ from ownpace.core.settings import positive
 from ownpace.fleet import Fleet, read_fleet
 from ownpace.planning.candidates import candidates
 from ownpace.planning.deadlines import USUAL_S, Deadlines
-from ownpace.planning.elsewhere import elsewhere
+from ownpace.planning.elsewhere import by_speed_elsewhere, elsewhere, speeds_elsewhere
 from ownpace.planning.learning import Learning
-from ownpace.planning.pool import Pool, open_pool
+from ownpace.planning.pool import open_pool
 from ownpace.planning.progress import OnPlanProgress
 from ownpace.planning.ranking import Known, finished_plan
 from ownpace.planning.results import Plan
@@ -74,17 +74,19 @@ def plan(
     """
     began = time.monotonic()  # before data is read
     positive(seconds=seconds)
-    planner = _Planner(config, fleet, algorithms, what_if, tuple(seeds), on_progress)
+    planner = _Planner(config, fleet, algorithms, what_if, tuple(seeds))
     deadlines = Deadlines.of(began, seconds, planner.known.fleet, asks=bool(planner.others), timing_only=timing_only)
+    known = planner.known
     with open_pool(planner.base, processes) as pool:
+        stages = StageDriver(pool, deadlines, known.counts, known.uncertain, on_progress)
         try:
-            planner.find_speeds(pool, deadlines)
+            planner.find_speeds(stages)
             if not timing_only:
-                planner.learn(pool, deadlines.from_now(), usual_s=USUAL_S if seconds is None else None)
-            planner.imagine(pool, deadlines)
+                planner.learn(stages, USUAL_S if seconds is None else None)
+            planner.imagine(stages)
         except KeyboardInterrupt:
             planner.interrupt()
-    return finished_plan(planner.known, time.monotonic() - began)
+    return finished_plan(known, time.monotonic() - began)
 
 
 class _Planner:
@@ -97,7 +99,6 @@ class _Planner:
         algorithms: Sequence[str] | None,
         what_if: Sequence[str] | None,
         seeds: tuple[int, ...],
-        on_progress: OnPlanProgress | None,
     ) -> None:
         given = fleet if fleet is not None else config.fleet or default_fleet()
         machines = given if isinstance(given, Fleet) else read_fleet(given)
@@ -121,7 +122,6 @@ class _Planner:
         self.known = Known(config=replace(config, fleet=given), fleet=machines, left_out=left_out)
         self.known.candidates = self._candidates
         self.known.questions = tuple(other.name for other in self.others)
-        self._driver = StageDriver(self.known.counts, self.known.uncertain, on_progress)
 
     def interrupt(self) -> None:
         """End with what is known by now."""
@@ -129,7 +129,7 @@ class _Planner:
             raise Interrupted("interrupted before anything was known") from None
         self.known.interrupted = True
 
-    def find_speeds(self, pool: Pool, deadlines: Deadlines) -> None:
+    def find_speeds(self, stages: StageDriver) -> None:
         """Simulate time alone."""
         num = len(self.known.fleet.workers)
         for name, candidate in list(self._candidates.items()):
@@ -142,8 +142,8 @@ class _Planner:
                 self.known.left_out[name] = str(error)
                 del self._candidates[name]
         searches = {name: timed(self.base, candidate, num) for name, candidate in self._candidates.items()}
-        missed, deadline = "not simulated", deadlines.more_seeds
-        found = self._driver.drive("speeds", searches, pool, len(searches), deadline=deadline, missed=missed)
+        deadline = stages.deadlines.more_seeds
+        found = stages.drive("speeds", searches, len(searches), deadline=deadline, missed="not simulated")
         for name, timing in found.items():
             if timing.samples_per_s > 0:
                 self.known.timings[name] = timing
@@ -153,37 +153,45 @@ class _Planner:
         if not self.known.timings:
             raise InputError("the time was up before anything was known; give more with --seconds")
 
-    def learn(self, pool: Pool, deadlines: Deadlines, *, usual_s: float | None) -> None:
-        """Search learning rates, and take times to the target."""
-        Learning(
-            self.known,
-            self.base,
-            self._job_task,
-            self._own_lr,
-            self._wanted(),
-            self._seeds,
-            self._driver,
-            deadlines,
-            usual_s,
-        ).run(pool)
+    def learn(self, stages: StageDriver, usual_s: float | None) -> None:
+        """Search learning rates, and take times to the target.
 
-    def imagine(self, pool: Pool, deadlines: Deadlines) -> None:
-        """See what other fleets would do, with the first of the ranking at rates near theirs."""
-        known = self.known
-        wanted, terms = known.worth_asking(MOST_ASKED), self._terms_elsewhere()
-        searches, expected = {}, 0
-        for other in self.others:
-            num, now = len(other.fleet.workers), len(known.fleet.workers)
-            factors = (
-                (1.0,) if num == now or not isinstance(self.base.optimizer, str) else (1.0, 2.0 if num > now else 0.5)
-            )
-            base = replace(self.base, fleet=other.fleet)
-            searches[other.name] = elsewhere(base, wanted, terms, factors, num)
-            expected += len(wanted) + (0 if terms is None else FINALISTS * len(factors) * len(terms.seeds))
-        found, deadline = known.others.__setitem__, deadlines.end
-        self._driver.drive(
-            "what if", searches, pool, expected, deadline=deadline, on_found=found, missed="not answered"
+        Args:
+            stages: What drives it.
+            usual_s: That a plan takes on an idle machine (None: all the time there is).
+        """
+        wanted, deadlines = self._wanted(), stages.deadlines.from_now()
+        learning = Learning(
+            self.known, self.base, self._job_task, self._own_lr, wanted, self._seeds, stages, deadlines, usual_s
         )
+        learning.run()
+
+    def imagine(self, stages: StageDriver) -> None:
+        """See what other fleets would do, with the first of the ranking at rates near theirs."""
+        known, wanted, terms = self.known, self.known.worth_asking(MOST_ASKED), self._terms_elsewhere()
+        stage, deadline = "what if", stages.deadlines.end
+        bases = {other.name: replace(self.base, fleet=other.fleet) for other in self.others}
+        sizes = {other.name: len(other.fleet.workers) for other in self.others}
+        asks = {name: speeds_elsewhere(base, wanted, sizes[name]) for name, base in bases.items()}
+        expected = len(asks) * len(wanted)
+        speeds = stages.drive(stage, asks, expected, deadline=deadline, missed="not answered")
+        now, searches = len(known.fleet.workers), {}
+        # An answer by speed first, so that there is one for each question, whatever becomes of the others.
+        for name, found in speeds.items():
+            known.others[name] = by_speed_elsewhere(wanted, found, terms, same_workers=sizes[name] == now)
+            if terms is not None and known.others[name].is_guess:
+                factors = self._factors(sizes[name], now)
+                searches[name] = elsewhere(bases[name], wanted, found, terms, factors)
+                expected += FINALISTS * len(factors) * len(terms.seeds)
+        missed = "answered by speed alone"
+        found_one = known.others.__setitem__
+        stages.drive(stage, searches, expected, deadline=deadline, on_found=found_one, missed=missed)
+
+    def _factors(self, num: int, now: int) -> tuple[float, ...]:
+        """Of learning rates, where there are so many workers and not as many as now."""
+        if num == now or not isinstance(self.base.optimizer, str):
+            return (1.0,)
+        return (1.0, 2.0 if num > now else 0.5)
 
     def _terms_elsewhere(self) -> Terms | None:
         """What is asked of algorithms on other fleets; None: only how fast they are."""
@@ -196,7 +204,6 @@ class _Planner:
             GIVEN_UP_ELSEWHERE * first.time_to_target,
             self._seeds if budget.effort.seeds_at_once else self._seeds[:1],
             budget.num_test,
-            num_workers=len(known.fleet.workers),
             by_loss=self._wanted()[1],
             num_evaluations=2 * budget.num_evaluations,
         )

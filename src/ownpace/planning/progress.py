@@ -17,6 +17,8 @@ class PlanProgress:
     """About."""
     note: str = ""
     """What is under way."""
+    limit_s: float | None = None
+    """That the plan takes at most."""
 
 
 OnPlanProgress = Callable[[PlanProgress], None]

@@ -13,7 +13,7 @@ from ownpace.planning.candidates import Candidate, with_same_updates
 from ownpace.planning.command import command_for
 from ownpace.planning.elsewhere import Elsewhere, Entrant
 from ownpace.planning.noise import NoiseScale
-from ownpace.planning.results import Choice, Plan, Ranked, WhatIf
+from ownpace.planning.results import UNFINISHED, Choice, Plan, Ranked, WhatIf
 from ownpace.planning.study import Studied
 from ownpace.planning.timing import Timing
 from ownpace.planning.words import uncertainties, verdict
@@ -106,7 +106,7 @@ class Known:
 
 def _not_there(found: Studied) -> str:
     if not found.times:
-        return "not there when the time was up"
+        return UNFINISHED
     reached = sum(time is not None for time in found.times)
     if reached:
         return f"there with {reached} of {len(found.times)} seeds"
@@ -159,4 +159,4 @@ def _answer(found: Elsewhere, first: Ranked) -> WhatIf:
     if first.time_to_target is None:
         return WhatIf(found.algorithm, None, rate, rate / first.samples_per_s)
     gain = None if found.seconds is None else first.time_to_target / found.seconds
-    return WhatIf(found.algorithm, found.seconds, rate, gain, found.spread_s)
+    return WhatIf(found.algorithm, found.seconds, rate, gain, found.spread_s, found.is_guess)

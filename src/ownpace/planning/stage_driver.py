@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ownpace.planning.deadlines import Deadlines
 from ownpace.planning.driving import Asks, T, drive
 from ownpace.planning.pool import Pool
 from ownpace.planning.progress import OnPlanProgress, PlanProgress
@@ -17,6 +18,9 @@ NAMED = 2
 class StageDriver:
     """Drives one stage after the other."""
 
+    pool: Pool
+    deadlines: Deadlines
+    """Of the plan."""
     counts: dict[str, int]
     """Runs, by stage."""
     uncertain: list[str]
@@ -27,7 +31,6 @@ class StageDriver:
         self,
         stage: str,
         searches: Mapping[str, Asks[T]],
-        pool: Pool,
         expected: int,
         *,
         deadline: float | None = None,
@@ -42,13 +45,13 @@ class StageDriver:
             if self.on_progress is not None:
                 done = self.counts[stage]
                 note = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
-                self.on_progress(PlanProgress(stage, done, max(expected, done), note))
+                self.on_progress(PlanProgress(stage, done, max(expected, done), note, self.deadlines.seconds))
 
         def on_trial(name: str) -> None:
             self.counts[stage] += 1
             tell([name])
 
-        found = drive(searches, pool, on_trial, tell, on_found, deadline)
+        found = drive(searches, self.pool, on_trial, tell, on_found, deadline)
         if late := sorted(searches.keys() - found.keys()):
             self.uncertain.append(f"{', '.join(late)}: {missed}, the time was up; give more with --seconds")
         return found

@@ -21,6 +21,10 @@ ENOUGH_UPDATES = 8
 MOST_LENGTHENED = 4
 FINALISTS = 2
 """So many rates are run with all seeds: one seed's best is the best by luck, sometimes."""
+LEAST_UPDATES = 10
+"""A run that was cut off earlier has not shown what can be learnt."""
+SURE = 3.0
+"""Standard errors of an accuracy, that a gain must be more than."""
 PART_OF_THE_WAY = 0.97
 """A target that nobody named is so much of the way from the first score to the best."""
 
@@ -57,8 +61,6 @@ class Terms:
     """Of virtual time, after which a run is given up (None: none)."""
     seeds: tuple[int, ...]
     num_test: int
-    num_workers: int = 1
-    """Of the fleet as it is."""
     by_loss: bool = False
     """Whether the score is the loss, with a minus."""
     noise: bool = False
@@ -138,7 +140,9 @@ def study(
         return None
     level = terms.level
     if finds_level and (level is None or halved.best.reached_s(level) is None):
-        level = reachable(halved.best)
+        if halved.best.is_cut and halved.best.points[-1].updates < LEAST_UPDATES:
+            return None
+        level = reachable(halved.best, terms.num_test)
         halved = halved if level is None else halved.at(level)
     terms = replace(terms, level=level)
     found = yield from _with_all_seeds(attempts(base, candidate, terms), lengths[-1], halved, terms)
@@ -226,8 +230,10 @@ def nearest(halved: Halved, level: float) -> tuple[float, int]:
     return rate, max(1, tried.points[-1].samples)
 
 
-def reachable(tried: Tried) -> float | None:
-    """A target that a run has reached: nearly the best of its scores, as a round number."""
+def reachable(tried: Tried, num_test: int) -> float | None:
+    """A target that a run has reached: nearly the best of its scores, as a round number; None: it has learnt nothing
+    that could not be chance, with so many test samples.
+    """
     start, best = tried.start, tried.best
     if not best > start:
         return None
@@ -235,6 +241,8 @@ def reachable(tried: Tried) -> float | None:
     if tried.points[0].score == -tried.points[0].loss:  # no accuracy
         digits = 2 - math.floor(math.log10(abs(level))) if level else 0
         return float(math.floor(level * 10.0**digits) / 10.0**digits)
+    if best - start < SURE * math.sqrt(best * (1 - best) / num_test):
+        return None
     return math.floor(level * 200) / 200
 
 
