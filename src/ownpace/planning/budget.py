@@ -7,7 +7,7 @@ some efforts is chosen that the time is enough for: all algorithms with all seed
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ownpace.core.learning.dataset_samples import samples_to_learn, samples_to_test
@@ -18,6 +18,8 @@ from ownpace.planning.timing import Timing
 from ownpace.planning.trial import Trial, Tried
 from ownpace.run import Config
 
+FOR_LEARNING = 0.55
+"""Of a plan's time, about."""
 MOST_EPOCHS = 30.0
 MOST_UPDATES, LEAST_UPDATES = 300, 20
 """Of the longest runs: with fewer updates, nothing can be learnt; with more, nothing more is learnt of the order."""
@@ -122,7 +124,13 @@ def affordable(
 
 
 def budget_for(
-    config: Config, task: Task, affordable: Sequence[Affordable], timing: Timing, num_searches: int, seconds: float
+    config: Config,
+    task: Task,
+    affordable: Sequence[Affordable],
+    timing: Timing,
+    num_searches: int,
+    seconds: float,
+    left_s: float,
 ) -> Budget:
     """The most thorough plan that the time is enough for.
 
@@ -133,6 +141,7 @@ def budget_for(
         timing: Of the algorithm that is searched first.
         num_searches: How many algorithms there are to be searched.
         seconds: That the plan may take, to say what would be enough.
+        left_s: Of them, for this.
     """
     num_train, available = len(samples_to_learn(task)), len(samples_to_test(task))
     per_update = timing.samples_per_update
@@ -149,16 +158,23 @@ def budget_for(
         why = f"{round(wanted):,} samples are too few to learn from in updates of {per_update:,.0f}"
         return _nothing(f"ranked by speed alone: {why}")
     for effort in EFFORTS:
-        samples, least = wanted, max(LEAST_UPDATES, min(wanted / per_update, effort.least_updates)) * per_update
-        # Halved until it is affordable: a machine that is a little slower today makes the same plan.
-        while samples >= least and share(effort, samples) > 1:
-            samples /= 2
-        if samples >= least:
+        least = max(LEAST_UPDATES, min(wanted / per_update, effort.least_updates)) * per_update
+        samples = next((samples for samples in _halves(wanted, least) if share(effort, samples) <= 1), None)
+        if samples is not None:
             tests = max(each.num_test(round(samples), samples / per_update, available) for each in affordable)
             evaluations = num_evaluations(samples / per_update)
             return Budget(effort, round(samples), tests, evaluations, samples / num_train)
-    enough_s = seconds * share(EFFORTS[-1], LEAST_UPDATES * per_update) / EFFORTS[-1].used
+    missing_s = left_s * (share(EFFORTS[-1], LEAST_UPDATES * per_update) - 1)
+    enough_s = seconds + missing_s / FOR_LEARNING
     return too_slow(per_update, f"about --seconds {_round_up(enough_s)} would be")
+
+
+def _halves(most: float, least: float) -> Iterator[float]:
+    """Lengths to choose from: halves, so that a machine that is a little slower today makes the same plan."""
+    while most > least:
+        yield most
+        most /= 2
+    yield least
 
 
 def too_slow(samples_per_update: float, remedy: str = "give more with --seconds") -> Budget:

@@ -16,6 +16,8 @@ USUAL_S = 60.0
 LIMIT_S, LIMIT_OF_MANY_S = 120.0, 300.0
 """What it takes at most then; and with a large fleet, whose updates take seconds to simulate."""
 
+_LEAST_S = 1e-3
+
 
 @dataclass(frozen=True)
 class Deadlines:
@@ -50,9 +52,9 @@ class Deadlines:
         return self._after(0.85 * self._learning)
 
     @property
-    def until_searched_s(self) -> float:
-        """Seconds from its beginning until all searches have to be over."""
-        return math.inf if self.searches is None else self.searches - self.began
+    def left_to_search_s(self) -> float:
+        """Seconds from now until all searches have to be over."""
+        return math.inf if self.searches is None else max(_LEAST_S, self.searches - time.monotonic())
 
     @property
     def more_seeds(self) -> float | None:

@@ -89,11 +89,12 @@ class Learning:
         trials = [probe(self.base, self.known.candidates[first], timing) for _ in range(self.stages.pool.num)]
         deadline = self.deadlines.first_search
         probes = self.stages.drive("cost of a sample", {first: asked(trials)}, len(trials), deadline=deadline)
-        left = self.deadlines.from_now()
-        spendable = affordable(probes.get(first, []), left.until_searched_s, self.usual_s, self.stages.pool.num)
+        left_s = self.deadlines.left_to_search_s
+        spendable = affordable(probes.get(first, []), left_s, self.usual_s, self.stages.pool.num)
         if not spendable:
             return too_slow(timing.samples_per_update)
-        return budget_for(self.known.config, self.task, spendable, timing, num_searches, self.deadlines.seconds or 0.0)
+        seconds = self.stages.deadlines.seconds or 0.0
+        return budget_for(self.known.config, self.task, spendable, timing, num_searches, seconds, left_s)
 
     def _terms(self, budget: Budget) -> Terms:
         level, by_loss = self.wanted
