@@ -57,7 +57,12 @@ Seconds = Annotated[
 ]
 Processes = Annotated[
     int | None,
-    typer.Option("--processes", help="How many to use (default: one for each core).", metavar="N", rich_help_panel=RUN),
+    typer.Option(
+        "--processes",
+        help="How many to use (default: one for each core, 16 at most).",
+        metavar="N",
+        rich_help_panel=RUN,
+    ),
 ]
 LEFT_OUT = (
     *("algorithm", "parameters", "engine", "seed", "lr", "timing_only", "schedule", "warmup_samples", "seconds"),

@@ -16,11 +16,11 @@ from ownpace.core.contract.errors import InputError, Interrupted
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import positive
 from ownpace.fleet import Fleet, read_fleet
-from ownpace.planning.candidates import candidates
+from ownpace.planning.candidates import MANY_WORKERS, candidates
 from ownpace.planning.deadlines import USUAL_S, Deadlines
 from ownpace.planning.elsewhere import by_speed_elsewhere, elsewhere, speeds_elsewhere
 from ownpace.planning.learning import Learning
-from ownpace.planning.pool import open_pool
+from ownpace.planning.pool import Here, open_pool
 from ownpace.planning.progress import OnPlanProgress
 from ownpace.planning.ranking import Known, finished_plan
 from ownpace.planning.results import Plan
@@ -61,7 +61,7 @@ def plan(
             with large fleets, more). When the time is up, the plan holds what is known.
         timing_only: Rank by samples/s alone, without any gradient.
         seeds: Each algorithm's best rate is run with all of them.
-        processes: How many to use (None: one for each core; 1: this one).
+        processes: How many to use (None: one for each core, 16 at most; 1: this one).
         on_progress: Told how far it is.
 
     Raises:
@@ -142,8 +142,10 @@ class _Planner:
                 self.known.left_out[name] = str(error)
                 del self._candidates[name]
         searches = {name: timed(self.base, candidate, num) for name, candidate in self._candidates.items()}
-        deadline = stages.deadlines.more_seeds
-        found = stages.drive("speeds", searches, len(searches), deadline=deadline, missed="not simulated")
+        # Right here, while the others start: with few workers it takes less than that.
+        pool = Here() if num <= MANY_WORKERS else stages.pool
+        deadline, missed = stages.deadlines.more_seeds, "not simulated"
+        found = stages.drive("speeds", searches, len(searches), deadline=deadline, missed=missed, pool=pool)
         for name, timing in found.items():
             if timing.samples_per_s > 0:
                 self.known.timings[name] = timing

@@ -22,6 +22,9 @@ from ownpace.core.contract.errors import InputError, NodeFailed
 from ownpace.planning.trial import Trial, Tried, try_out
 from ownpace.run import Config
 
+MOST_BY_DEFAULT = 16
+"""Processes: each takes half a gigabyte and seconds to start, and there are seldom more trials to be made at once."""
+
 
 class Pool(Protocol):
     """Takes trials, and answers each in its own time."""
@@ -43,14 +46,15 @@ class Pool(Protocol):
 
 
 def open_pool(config: Config, processes: int | None = None) -> Pool:
-    """A pool of this many processes (None: one for each core); none where one is asked for, or a file cannot describe
-    what is to be run: a task that was made in Python, and has no name to import it by.
+    """A pool of this many processes (None: one for each core, 16 at most). It is this process alone where one is asked
+    for, or a file cannot describe what is to be run: a task that was made in Python, and has no name to import it by.
     """
-    num = (os.cpu_count() or 1) if processes is None else processes
+    num = min(MOST_BY_DEFAULT, os.cpu_count() or 1) if processes is None else processes
     if num <= 1:
         return Here()
     pool = Processes(num)
     if pool.can_describe(config):
+        pool.start()
         return pool
     pool.__exit__(None, None, None)
     return Here()
@@ -87,6 +91,8 @@ class Processes:
         self._own = threading.local()
         self._lock = threading.Lock()
         self._children: list[subprocess.Popen[str]] = []
+        self._spare: list[subprocess.Popen[str]] = []
+        """Started, and nobody's yet."""
         self._busy: set[subprocess.Popen[str]] = set()
         self._files: dict[int, tuple[Config, str]] = {}
         """Where each configuration that trials share is written; kept, so that no other gets its identity."""
@@ -98,6 +104,11 @@ class Processes:
         except InputError:
             return False
         return True
+
+    def start(self) -> None:
+        """Start all processes: it takes them seconds, in which others can do something."""
+        self._spare = [start_process() for _ in range(self.num)]
+        self._children += self._spare
 
     def submit(self, trial: Trial, deadline: float | None = None) -> Future[Tried]:
         """Have it carried out by the first process that is free."""
@@ -165,7 +176,9 @@ class Processes:
 
     def _child(self) -> subprocess.Popen[str]:
         child: subprocess.Popen[str] | None = getattr(self._own, "child", None)
-        if child is None:
+        if child is None and self._spare:
+            child = self._own.child = self._spare.pop()
+        elif child is None:
             child = self._own.child = start_process()
             self._children.append(child)
         return child

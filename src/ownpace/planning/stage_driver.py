@@ -36,8 +36,12 @@ class StageDriver:
         deadline: float | None = None,
         on_found: Callable[[str, T], None] = lambda name, found: None,
         missed: str = "not searched",
+        pool: Pool | None = None,
     ) -> dict[str, T]:
-        """What each search has found; those that the deadline has cut off are left out, and `missed` says so."""
+        """What each search has found; those that the deadline has cut off are left out, and `missed` says so.
+
+        They are carried out in the plan's pool, or in another one.
+        """
         self.counts.setdefault(stage, 0)
 
         # While nothing ends, too: whoever waits sees that it is alive.
@@ -51,7 +55,7 @@ class StageDriver:
             self.counts[stage] += 1
             tell([name])
 
-        found = drive(searches, self.pool, on_trial, tell, on_found, deadline)
+        found = drive(searches, pool or self.pool, on_trial, tell, on_found, deadline)
         if late := sorted(searches.keys() - found.keys()):
             self.uncertain.append(f"{', '.join(late)}: {missed}, the time was up; give more with --seconds")
         return found
