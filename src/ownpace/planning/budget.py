@@ -38,8 +38,9 @@ class Effort:
 
     most_searches: float
     """So many algorithms are sure to be searched, about; others if there is time left."""
-    seeds_at_once: bool
-    """Whether each is run with all seeds, or only those in the end that are close to the first."""
+    thorough: bool
+    """Whether each is searched widely and run with all seeds; else fewer rates are tried, and only those that are close
+    to the first in the end are run with more than one seed."""
     runs_each: float
     """Runs of full length that an algorithm's search is worth, about: most are cut short."""
     used: float
@@ -51,9 +52,9 @@ class Effort:
 
 
 EFFORTS = (
-    Effort(math.inf, seeds_at_once=True, runs_each=4.0, used=0.5, trials_each=11, least_updates=3 * LEAST_UPDATES),
-    Effort(4, seeds_at_once=False, runs_each=3.0, used=0.5, trials_each=9, least_updates=2 * LEAST_UPDATES),
-    Effort(2, seeds_at_once=False, runs_each=3.0, used=1.0, trials_each=9, least_updates=LEAST_UPDATES),
+    Effort(math.inf, thorough=True, runs_each=4.0, used=0.5, trials_each=11, least_updates=3 * LEAST_UPDATES),
+    Effort(4, thorough=False, runs_each=3.0, used=0.5, trials_each=9, least_updates=2 * LEAST_UPDATES),
+    Effort(2, thorough=False, runs_each=3.0, used=1.0, trials_each=9, least_updates=LEAST_UPDATES),
 )
 
 

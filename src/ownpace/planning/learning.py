@@ -18,7 +18,7 @@ from ownpace.planning.driving import Asks, asked
 from ownpace.planning.halving import octaves
 from ownpace.planning.ranking import Known
 from ownpace.planning.stage_driver import StageDriver
-from ownpace.planning.study import Studied, Terms, confirmed, study
+from ownpace.planning.study import FEW_ROUNDS, ROUNDS, Studied, Terms, confirmed, study
 from ownpace.run import Config
 
 GIVEN_UP = 1.5
@@ -65,7 +65,8 @@ class Learning:
             return
         terms = replace(self._terms(budget), level=pilot.level, seconds=GIVEN_UP * pilot.mean_known_s)
         num = len(known.fleet.workers)
-        grids = {name: octaves(known.candidates[name].guess(pilot.lr, num), 2, 2) for name in others}
+        beside = 2 if budget.effort.thorough else 1
+        grids = {name: octaves(known.candidates[name].guess(pilot.lr, num), beside, beside) for name in others}
         if not isinstance(self.base.optimizer, str):
             grids = {name: [self.own_lr] for name in others}
         searches = {
@@ -103,17 +104,18 @@ class Learning:
             level,
             budget.samples,
             None,
-            self.seeds if budget.effort.seeds_at_once else self.seeds[:1],
+            self.seeds if budget.effort.thorough else self.seeds[:1],
             budget.num_test,
             by_loss=by_loss,
             num_evaluations=budget.num_evaluations,
+            parts=ROUNDS if budget.effort.thorough else FEW_ROUNDS,
         )
 
     def _search_first(self, first: str, total: int) -> Studied | None:
         """To the target that is wanted, or to one that can be reached; None: nothing was learnt."""
         known, budget = self.known, self.known.budget
         assert budget is not None
-        terms = replace(self._terms(budget), noise=True)
+        terms = replace(self._terms(budget), noise=budget.effort.thorough)
         grid, level = self._first_grid(budget), terms.level
         asks = study(self.base, known.candidates[first], known.timings[first], grid, terms, finds_level=True)
         pilot = self._drive({first: asks}, total, self.deadlines.first_search, BY_SPEED).get(first)
@@ -133,7 +135,7 @@ class Learning:
     def _first_grid(self, budget: Budget) -> list[float]:
         if not isinstance(self.base.optimizer, str):
             return [self.own_lr]
-        if not budget.effort.seeds_at_once:
+        if not budget.effort.thorough:
             return octaves(self.own_lr, *SHORT_GRID)
         return octaves(*FIRST_GRID.get(self.base.optimizer, OTHER_GRID))
 

@@ -204,7 +204,7 @@ class _Planner:
             known.level,
             2 * budget.samples,
             GIVEN_UP_ELSEWHERE * first.time_to_target,
-            self._seeds if budget.effort.seeds_at_once else self._seeds[:1],
+            self._seeds if budget.effort.thorough else self._seeds[:1],
             budget.num_test,
             by_loss=self._wanted()[1],
             num_evaluations=2 * budget.num_evaluations,

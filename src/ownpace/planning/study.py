@@ -25,6 +25,8 @@ LEAST_UPDATES = 10
 """A run that was cut off earlier has not shown what can be learnt."""
 SURE = 3.0
 """Standard errors of an accuracy, that a gain must be more than."""
+ROUNDS, FEW_ROUNDS = (4, 2, 1), (4, 1)
+"""A quarter, half and all of the samples; or what costs less."""
 PART_OF_THE_WAY = 0.97
 """A target that nobody named is so much of the way from the first score to the best."""
 
@@ -65,6 +67,8 @@ class Terms:
     """Whether the score is the loss, with a minus."""
     noise: bool = False
     """Whether to measure the gradients' noise, too."""
+    parts: tuple[int, ...] = ROUNDS
+    """Of the longest runs, how much those of each round of the search are."""
     num_evaluations: int = 80
     """Of a longest run: times are known no better than this."""
 
@@ -134,7 +138,7 @@ def study(
         terms: What all algorithms are given alike.
         finds_level: If no rate gets to the level, take one that can be reached.
     """
-    lengths = _lengths(terms.samples, timing.samples_per_update)
+    lengths = _lengths(terms, timing.samples_per_update)
     halved = yield from halve(attempts(base, candidate, terms), grid, lengths, terms.level)
     if halved is None:
         return None
@@ -250,7 +254,7 @@ def _algorithm(candidate: Candidate) -> dict[str, object]:
     return {"algorithm": candidate.algorithm, "parameters": dict(candidate.parameters)}
 
 
-def _lengths(samples: int, samples_per_update: float) -> list[int]:
-    """A quarter, half and all of the samples, but never so few that there is nothing to see."""
+def _lengths(terms: Terms, samples_per_update: float) -> list[int]:
+    """Of each round, in samples, but never so few that there is nothing to see."""
     least = math.ceil(4 * samples_per_update)
-    return sorted({max(samples // part, least) for part in (4, 2, 1)})
+    return sorted({max(terms.samples // part, least) for part in terms.parts})
