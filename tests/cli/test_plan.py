@@ -46,6 +46,7 @@ def test_programs_read_the_keys_that_they_were_promised(ownpace):
         ("--seeds 0", "give a number from 1 to 100"),
         ("--processes 0", "give a number from 1 to 1024"),
         ("--lr 0.1", "No such option"),
+        ("--task", "'--task' requires an argument"),
     ],
 )
 def test_errors_say_what_is_allowed(ownpace, arguments, said):
