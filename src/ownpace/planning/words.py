@@ -156,8 +156,8 @@ def uncertainties(plan: Plan, studied: Mapping[str, Studied]) -> list[str]:
     elif plan.settings.get("samples"):
         samples, epochs = plan.settings["samples"], plan.settings["epochs"]
         said.append(f"learning was tried with runs of up to {samples:,} samples ({epochs:.2g} epochs), constant rates")
-        if plan.settings.get("seeds") == 1:
-            said.append("of some, one seed was run: between close ones, chance may decide")
+        if once := [row.algorithm for row in plan.ranking if row.num_seeds == 1 and row.time_to_target is not None]:
+            said.append(f"only one seed was run of {_listed(once)}: between close ones, chance may decide")
     if any(answer.time_to_target is not None for answer in plan.what_if.values()):
         said.append("for other fleets, only the first algorithms were tried, at rates near those found here")
     return said
