@@ -66,7 +66,7 @@ class Affordable:
     cost: Cost
 
     def num_test(self, samples: int, updates: float, available: int) -> int:
-        """Of an evaluation: as many as cost no more than what they are to judge."""
+        """Of an evaluation: as many as cost no more than the training in between."""
         wanted = samples * self.cost.train_s / (num_evaluations(updates) * self.cost.test_s)
         return min(MOST_TESTED, available, max(LEAST_TESTED, int(wanted)))
 

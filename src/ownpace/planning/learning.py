@@ -34,7 +34,7 @@ STAGE, BY_SPEED = "learning rates", "no run came far enough, so all are ranked b
 
 
 @dataclass
-class Learning:
+class LearningStage:
     """Searches learning rates, and takes times to the target."""
 
     known: Known

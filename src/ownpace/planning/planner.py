@@ -19,7 +19,7 @@ from ownpace.fleet import Fleet, read_fleet
 from ownpace.planning.candidates import MANY_WORKERS, candidates
 from ownpace.planning.deadlines import USUAL_S, Deadlines
 from ownpace.planning.elsewhere import by_speed_elsewhere, elsewhere, speeds_elsewhere
-from ownpace.planning.learning import Learning
+from ownpace.planning.learning import LearningStage
 from ownpace.planning.pool import Here, open_pool
 from ownpace.planning.progress import OnPlanProgress
 from ownpace.planning.ranking import Known, finished_plan
@@ -79,13 +79,7 @@ def plan(
     known = planner.known
     with open_pool(planner.base, processes) as pool:
         stages = StageDriver(pool, deadlines, known.counts, known.uncertain, on_progress)
-        try:
-            planner.find_speeds(stages)
-            if not timing_only:
-                planner.learn(stages, USUAL_S if seconds is None else None)
-            planner.imagine(stages)
-        except KeyboardInterrupt:
-            planner.interrupt()
+        planner.run(stages, USUAL_S if seconds is None else None, learns=not timing_only)
     return finished_plan(known, time.monotonic() - began)
 
 
@@ -123,11 +117,17 @@ class _Planner:
         self.known.candidates = self._candidates
         self.known.questions = tuple(other.name for other in self.others)
 
-    def interrupt(self) -> None:
-        """End with what is known by now."""
-        if not self.known.timings:
-            raise Interrupted("interrupted before anything was known") from None
-        self.known.interrupted = True
+    def run(self, stages: StageDriver, usual_s: float | None, *, learns: bool) -> None:
+        """All stages; Ctrl-C ends them with what is known by then."""
+        try:
+            self.find_speeds(stages)
+            if learns:
+                self.learn(stages, usual_s)
+            self.imagine(stages)
+        except KeyboardInterrupt:
+            if not self.known.timings:
+                raise Interrupted("interrupted before anything was known") from None
+            self.known.interrupted = True
 
     def find_speeds(self, stages: StageDriver) -> None:
         """Simulate time alone."""
@@ -163,7 +163,7 @@ class _Planner:
             usual_s: That a plan takes on an idle machine (None: all the time there is).
         """
         wanted, deadlines = self._wanted(), stages.deadlines.from_now()
-        learning = Learning(
+        learning = LearningStage(
             self.known, self.base, self._job_task, self._own_lr, wanted, self._seeds, stages, deadlines, usual_s
         )
         learning.run()

@@ -38,7 +38,7 @@ def test_what_a_sample_costs_says_how_much_is_tried(train_s, effort, samples):
     assert found.samples >= effort.least_updates * TIMING.samples_per_update
 
 
-def test_evaluations_cost_no_more_than_what_they_judge():
+def test_evaluations_cost_no_more_than_the_training_in_between():
     cheap, dear = budget(1e-4, 1e-6), budget(1e-4, 1e-3)
     assert (cheap.num_test, dear.num_test) == (360, 250)
     assert dear.num_evaluations < cheap.num_evaluations
