@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -44,6 +46,7 @@ def test_programs_read_the_keys_that_they_were_promised(ownpace):
         ("--seeds 0", "give a number from 1 to 100"),
         ("--processes 0", "give a number from 1 to 1024"),
         ("--lr 0.1", "No such option"),
+        ("--task", "'--task' requires an argument"),
     ],
 )
 def test_errors_say_what_is_allowed(ownpace, arguments, said):
@@ -68,3 +71,43 @@ def test_a_script_needs_no_main_guard(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     ran = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=tmp_path, timeout=110)
     assert ran.stdout.split() == ["once", "balanced", "2"], ran.stderr
+
+
+ENDLESS = """
+from ownpace.testing.blobs import Blobs
+
+
+class Endless(Blobs):
+    def training_loss(self, outputs, targets):
+        while True:
+            pass
+"""
+
+
+@pytest.fixture
+def endless(tmp_path) -> str:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    return f"plan --task {tmp_path}/endless.py:Endless --fleet 4,1 --processes 2"
+
+
+@pytest.mark.slow
+def test_gradients_that_never_end_do_not_keep_a_plan_from_its_end(ownpace, endless):
+    code, out, _ = ownpace(f"{endless} --seconds 8")
+    assert (code, out.partition(" ")[0], "By speed" in out) == (0, "Take", True)
+    assert "--seconds" in out.replace("\n", " ")
+
+
+@pytest.mark.slow
+def test_ctrl_c_gives_the_verdict_so_far_and_no_traceback(endless):
+    command = [sys.executable, "-m", "ownpace", *endless.split(), "--seconds", "100"]
+    # In a session of its own, all of which gets the signal, as in a terminal.
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert run.stderr is not None
+    said = ""
+    while "cost of a sample" not in said:
+        said += run.stderr.readline()
+    os.killpg(run.pid, signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    assert (run.returncode, out.partition(" ")[0]) == (130, "Take")
+    assert "interrupted; the plan above is what was known by then" in err
+    assert "Traceback" not in said + err

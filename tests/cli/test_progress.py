@@ -16,6 +16,7 @@ import termios
 import pytest
 from rich.console import Console
 
+from ownpace.cli import plan_progress
 from ownpace.cli.plan_progress import Stages
 from ownpace.cli.progress import Live
 from ownpace.core.contract.events import Evaluation
@@ -139,3 +140,19 @@ def test_a_terminal_that_cannot_move_gets_plain_lines(monkeypatch, term, moves):
     with Stages(console) as stages:
         stages.take(PlanProgress("speeds", 0, 2))
     assert ("speeds" in out.getvalue()) == moves
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_plan_says_what_it_is_doing_and_how_long_it_may_take(monkeypatch, term):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(plan_progress, "EVERY_S", 0.0)
+    out = io.StringIO()
+    with Stages(Console(file=out, force_terminal=True, width=80, color_system=None)) as stages:
+        stages.take(PlanProgress("learning rates", 3, 100, "stride", 120.0))
+        stages.take(PlanProgress("what if", 3, 1000, "add:new:2, drop:a-machine-with-a-long-name …", 120.0))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    assert "add:new:2" in text
+    assert ("0 of 120 s" if term == "xterm" else "0 of at most 120 s") in text
+    if term == "xterm":
+        assert "3/1000 runs" in text  # which the long name has not driven away
+        assert max(len(line) for each in text.splitlines() for line in each.split("\r")) <= 80

@@ -38,7 +38,7 @@ def test_a_run_that_was_killed_is_shown_and_said(ownpace, trained, tmp_path):
     code, _, _ = ownpace("report r/sync")
     assert code == 0
     text = (tmp_path / "r" / "sync.html").read_text()
-    assert "sync ended early: no last record: still running, or cut off" in text
+    assert "sync: ended early, no last record: still running, or cut off" in text
     assert "is not an event" in text
 
 

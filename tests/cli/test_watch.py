@@ -119,10 +119,11 @@ def test_runs_are_listed_with_what_became_of_them(ownpace, trained, tmp_path, mo
     code, out, _ = ownpace("runs r")
     assert code == 0
     head, _, *rows = out.splitlines()
+    assert rows.pop(1) == "deep/"
     assert head.split() == ["run", "algorithm", "task", "fleet", "result", "state", "when"]
     assert [row.split()[:4] for row in rows] == [
         ["first", "stride", "quadratic", "4,2,1,1"],
-        ["deep/second", "sync", "quadratic", "2,1"],
+        ["second", "sync", "quadratic", "2,1"],
     ]
     assert "finished" in rows[0]
     assert "no end" in rows[1]
@@ -134,3 +135,18 @@ def test_runs_are_listed_with_what_became_of_them(ownpace, trained, tmp_path, mo
     code, _, err = ownpace("runs")
     assert code == 2
     assert "there is no folder runs" in err
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_long_names_are_whole_and_the_columns_stay(ownpace, tmp_path, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    long = "a-name-that-says-all-there-is-to-know-of-an-experiment"
+    for name in (f"{long}/sync", f"{long}/pace", long + "-of-mine", "short"):
+        execute(Config(algorithm="sync", task="quadratic", epochs=1, fleet="2,1"), tmp_path / "r" / name)
+    code, out, _ = ownpace("runs r")
+    lines = out.splitlines()
+    starts = {line.index("quadratic") for line in lines if "quadratic" in line}
+    assert (code, len(starts), lines.count(f"{long}/")) == (0, 1, 1)
+    names = [line.split()[0] for line in lines]
+    assert {"sync", "pace", "short", f"{long}-of-mine"} <= set(names)
+    assert columns < 80 or max(map(len, lines)) <= columns

@@ -95,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _usage(error: Exception, arguments: Sequence[str]) -> str:
     """What was wrong with the options, what was given, and what to do."""
     message: str = error.format_message()  # type: ignore[attr-defined]  # of click's exceptions
-    if isinstance(option := getattr(error, "option_name", None), str):  # there is none of that name
+    # There is no option of that name. One without its value has a name, too, but no others like it.
+    if isinstance(option := getattr(error, "option_name", None), str) and hasattr(error, "possibilities"):
         # Without the dashes, by which all are alike.
         offered = [each.lstrip("-") for each in getattr(error, "possibilities", None) or ()]
         near = get_close_matches(option.lstrip("-"), offered, n=1)

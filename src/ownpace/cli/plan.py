@@ -49,14 +49,20 @@ Seconds = Annotated[
     float | None,
     typer.Option(
         "--seconds",
-        help="About how long the plan may take (default: about a minute on an idle machine).",
+        help="How long the plan may take, about; then it says what is known (default: a minute on an idle machine, two "
+        "at most; with --timing-only and large fleets, more).",
         metavar="X",
         rich_help_panel=STOP,
     ),
 ]
 Processes = Annotated[
     int | None,
-    typer.Option("--processes", help="How many to use (default: one for each core).", metavar="N", rich_help_panel=RUN),
+    typer.Option(
+        "--processes",
+        help="How many to use (default: one for each core, 16 at most).",
+        metavar="N",
+        rich_help_panel=RUN,
+    ),
 ]
 LEFT_OUT = (
     *("algorithm", "parameters", "engine", "seed", "lr", "timing_only", "schedule", "warmup_samples", "seconds"),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.cells import cell_len, set_cell_size
 
 from ownpace.cli.help import HelpOption
+from ownpace.core.printable import printable
+
+if TYPE_CHECKING:
+    from ownpace.run.listing import ListedRun
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to look (default: runs).")]
@@ -24,12 +30,8 @@ def runs(folder: Folder = Path("runs"), as_json: AsJson = False, help_: HelpOpti
 
     A fleet is shown by its paces in thousands of samples per second, or by the number of its workers.
     """
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    from ownpace.core.printable import printable
     from ownpace.run.listing import list_runs
 
     found = list_runs(folder)
@@ -39,19 +41,60 @@ def runs(folder: Folder = Path("runs"), as_json: AsJson = False, help_: HelpOpti
     if not found:
         typer.echo(f"no runs in {folder}; make one: ownpace train --out {folder}/first")
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("run", overflow="fold", ratio=1)
-    for head in ("algorithm", "task", "fleet"):
-        table.add_column(head, overflow="ellipsis", no_wrap=True, max_width=12)
-    table.add_column("result", justify="right", no_wrap=True)
-    for head in ("state", "when"):
-        table.add_column(head, overflow="fold")
-    for each in found:
-        score = "–" if each.loss is None else f"{each.loss:.4g}"
-        score = score if each.accuracy is None else f"{each.accuracy:.1%}"
-        name = Path(each.run)
-        shown = str(name.relative_to(folder)) if name != folder and name.is_relative_to(folder) else each.run
-        # As text: a name may hold what would be markup.
-        cells = (shown, each.algorithm, each.task, each.fleet, score, each.state, each.when[5:])
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    Console().print(table)
+    console = Console()
+    for line in _lines(found, folder, console.width):
+        console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+HEAD = ("algorithm", "task", "fleet", "result", "state", "when")
+WIDEST = 12
+"""Of a column; only names of runs are longer, and whole."""
+GAP = "  "
+
+
+def _lines(found: Sequence[ListedRun], folder: Path, width: int) -> Iterator[str]:
+    """A table. Runs of one folder stand below its name, and a name that has no room in front of its line, above it."""
+    rows = [tuple(map(_short, map(printable, _cells(each)))) for each in found]
+    widths = [max(map(cell_len, column)) for column in zip(HEAD, *rows, strict=True)]
+    places = [_place(each, folder) for each in found]
+    room = width - sum(widths) - len(GAP) * len(widths)
+    longest = max((size for _, name in places if (size := cell_len(name)) <= room), default=0)
+    longest = max(longest, len("run"))
+    yield _line("run", longest, HEAD, widths)
+    yield "─" * (longest + sum(widths) + len(GAP) * len(widths))
+    last = ""
+    for (inside, name), row in zip(places, rows, strict=True):
+        if inside != last:
+            last = inside
+            if inside:
+                yield inside
+        if cell_len(name) > longest:
+            yield name
+            name = ""
+        yield _line(name, longest, row, widths)
+
+
+def _line(name: str, longest: int, cells: Sequence[str], widths: Sequence[int]) -> str:
+    sized = [set_cell_size(cell, size) for cell, size in zip(cells, widths, strict=True)]
+    return GAP.join([set_cell_size(name, longest), *sized]).rstrip()
+
+
+def _place(listed: ListedRun, folder: Path) -> tuple[str, str]:
+    """The folder that a run is in, if it is not the one that was asked for, and the run's name."""
+    path = Path(listed.run)
+    if path == folder:
+        return "", printable(listed.run)
+    inside = path.relative_to(folder)
+    if len(inside.parts) < 2:
+        return "", printable(inside.name)
+    return printable(f"{inside.parent}/"), "  " + printable(inside.name)
+
+
+def _cells(listed: ListedRun) -> tuple[str, ...]:
+    score = "–" if listed.loss is None else f"{listed.loss:.4g}"
+    score = score if listed.accuracy is None else f"{listed.accuracy:6.1%}"
+    return listed.algorithm, listed.task, listed.fleet, score, listed.state, listed.when[5:]
+
+
+def _short(text: str) -> str:
+    return text if cell_len(text) <= WIDEST else set_cell_size(text, WIDEST - 1) + "…"

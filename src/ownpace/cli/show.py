@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ownpace.core.contract.errors import InputError
+from ownpace.report.advice import said_once
 from ownpace.report.figure import draw_comparison
 from ownpace.report.outline import RunOutline
 from ownpace.run import Result
@@ -26,15 +27,15 @@ def draw(runs: Mapping[str, RunOutline], path: Path, console: Console, note: str
 
 def show_warnings(results: Sequence[Result]) -> None:
     """Say on standard error what a friend would; of several seeds, one stands for all."""
-    console, seen = Console(stderr=True), set[tuple[str, str]]()
     both = len({result.summary.engine for result in results}) > 1
+    warnings: dict[str, Sequence[str]] = {}
     for result in results:
         summary = result.summary
-        if (summary.algorithm, summary.engine) not in seen:
-            seen.add((summary.algorithm, summary.engine))
-            who = f"{summary.algorithm}, predicted" if both and summary.engine == "virtual" else summary.algorithm
-            for line in result.warnings:
-                console.print(f"warning: {who}: {line}", style="yellow", markup=False, highlight=False)
+        who = f"{summary.algorithm}, predicted" if both and summary.engine == "virtual" else summary.algorithm
+        warnings.setdefault(who, result.warnings)
+    console = Console(stderr=True)
+    for line in said_once((who, line) for who, lines in warnings.items() for line in lines):
+        console.print(f"warning: {line}", style="yellow", markup=False, highlight=False)
 
 
 def show_remarks(results: Sequence[Result], console: Console) -> None:

@@ -2,14 +2,15 @@
 
 candidates    who takes part, and who does not and why
 timing        how fast an algorithm is, from the events of a run
-trial         one run, given up as soon as enough is known of it
+trial         one run, given up as soon as enough is known of it or the time is up; `cost`: what a sample takes there
 pool          where trials are carried out; `process` is one of those processes
 driving       searches side by side
 halving       the best learning rate, by successive halving over octaves
 study         what is asked of one algorithm
 noise         the gradient noise scale
-budget        how long runs may be
-what_if       other fleets
+budget        how long runs may be, and how many: as thorough as the time allows
+learning      all searches of a plan in order
+what_if       other fleets, `elsewhere` what is asked about them
 planner       all of it in order: `plan`, stage after stage (`stage_driver`), each with its `deadlines` and `progress`
 ranking       from what is known to a plan
 results       what a plan says, `words` in words, `command` as a command

@@ -1,96 +1,198 @@
-"""How long the runs of a plan may be: as long as the time that it may take allows."""
+"""What the runs of a plan may cost, so that it is over when it should be: how long they are, and how many.
+
+A short run in each process shows what a sample costs, to learn from and to be tested with. Then the most thorough of
+some efforts is chosen that the time is enough for: all algorithms with all seeds, or the most promising with one seed.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ownpace.core.learning.dataset_samples import samples_to_learn, samples_to_test
 from ownpace.core.learning.task import Task
 from ownpace.planning.candidates import Candidate
+from ownpace.planning.cost import Cost, mean_cost
 from ownpace.planning.timing import Timing
 from ownpace.planning.trial import Trial, Tried
 from ownpace.run import Config
 
-USUAL_S = 60.0
-"""What a plan may take on an idle machine, where nothing else is said."""
-USED = 0.5
-"""Of that time, on all cores: the rest is for starting processes, speeds, and what was reckoned wrong."""
-RUNS_EACH = 4.0
-"""Runs of full length that an algorithm's search and its seeds are worth, about: most are cut short."""
+FOR_LEARNING = 0.55
+"""Of a plan's time, about."""
 MOST_EPOCHS = 30.0
 MOST_UPDATES, LEAST_UPDATES = 300, 20
 """Of the longest runs: with fewer updates, nothing can be learnt; with more, nothing more is learnt of the order."""
-MOST_TESTED = 2000
+MOST_TESTED, LEAST_TESTED = 2000, 250
 """Test samples of an evaluation."""
-NUM_PROBES = 3
+MOST_EVALUATIONS, LEAST_EVALUATIONS = 80, 20
+"""Of a longest run."""
+PROBE_S = 1.0
+"""Of each probe, from its first update on."""
+_PROBE_TESTS = 100
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thorough a plan is."""
+
+    most_searches: float
+    """So many algorithms are sure to be searched, about; others if there is time left."""
+    thorough: bool
+    """Whether each is searched widely and run with all seeds; else fewer rates are tried, and only those that are close
+    to the first in the end are run with more than one seed."""
+    runs_each: float
+    """Runs of full length that an algorithm's search is worth, about: most are cut short."""
+    used: float
+    """Of the time, on all cores, how much is counted on: the rest is for what was reckoned wrong."""
+    trials_each: int
+    """The same in trials, about, for those who wait."""
+    least_updates: int
+    """Of the longest runs; where that is too much, the next effort may be small enough."""
+
+
+EFFORTS = (
+    Effort(math.inf, thorough=True, runs_each=4.0, used=0.5, trials_each=11, least_updates=3 * LEAST_UPDATES),
+    Effort(4, thorough=False, runs_each=3.0, used=0.5, trials_each=9, least_updates=2 * LEAST_UPDATES),
+    Effort(2, thorough=False, runs_each=3.0, used=1.0, trials_each=9, least_updates=LEAST_UPDATES),
+)
+
+
+@dataclass(frozen=True)
+class Affordable:
+    """What there is to be spent, and what a sample costs, by the clock or by the processor's time."""
+
+    total_s: float
+    cost: Cost
+
+    def num_test(self, samples: int, updates: float, available: int) -> int:
+        """Of an evaluation: as many as cost no more than the training in between."""
+        wanted = samples * self.cost.train_s / (num_evaluations(updates) * self.cost.test_s)
+        return min(MOST_TESTED, available, max(LEAST_TESTED, int(wanted)))
+
+    def share(self, samples: int, updates: float, available: int, num_runs: float) -> float:
+        """Of what there is, what so many runs of this length cost."""
+        tests = num_evaluations(updates) * self.num_test(samples, updates, available)
+        return num_runs * (samples * self.cost.train_s + tests * self.cost.test_s) / self.total_s
+
+
+def num_evaluations(updates: float) -> int:
+    """Of a longest run."""
+    return min(MOST_EVALUATIONS, max(LEAST_EVALUATIONS, int(updates)))
 
 
 @dataclass(frozen=True)
 class Budget:
     """What a search may use."""
 
+    effort: Effort
     samples: int | None
     """Of the longest runs; None: too few to learn anything."""
     num_test: int
+    num_evaluations: int
     epochs: float
-    """The same in epochs."""
-    runs_each: int = 11
-    """Trials of an algorithm's search, about, for those who wait."""
+    """The samples in epochs."""
     why: str = ""
     """Without samples: why."""
 
 
-def probes(base: Config, candidate: Candidate, num_workers: int) -> list[Trial]:
-    """A few short runs, to see what a sample costs; the first ones of a process cost more than the others."""
-    samples = 2 * num_workers * base.batch_size
+def probe(base: Config, candidate: Candidate, timing: Timing) -> Trial:
+    """A short run, to see what a sample costs."""
+    samples = math.ceil(MOST_UPDATES * timing.samples_per_update)
     changes = {"algorithm": candidate.algorithm, "parameters": dict(candidate.parameters), "lr": 1e-4}
-    changes |= {"samples": samples, "eval_every": samples}
-    return [Trial(base, changes, num_test=MOST_TESTED) for _ in range(NUM_PROBES)]
+    changes |= {"samples": samples, "eval_every": samples // 10}
+    return Trial(base, changes, num_test=_PROBE_TESTS, seconds=PROBE_S)
+
+
+def affordable(
+    tried: Sequence[Tried], in_time_s: float, in_work_s: float | None, num_processes: int
+) -> list[Affordable]:
+    """What there is to be spent after these probes; nothing, if none of them made an update.
+
+    Args:
+        tried: The probes, one in each process.
+        in_time_s: Seconds that are left.
+        in_work_s: That an idle machine may take for it (None: all that is left).
+        num_processes: How many share the work.
+    """
+    given = ((in_time_s, [each.time for each in tried]), (in_work_s, [each.work for each in tried]))
+    known = [(seconds, [cost for cost in costs if cost is not None]) for seconds, costs in given]
+    return [
+        Affordable(num_processes * seconds, mean_cost(costs))
+        for seconds, costs in known
+        if seconds is not None and costs
+    ]
 
 
 def budget_for(
     config: Config,
     task: Task,
-    tried: Sequence[Tried],
+    affordable: Sequence[Affordable],
     timing: Timing,
     num_searches: int,
-    seconds: float | None,
-    num_processes: int,
+    seconds: float,
+    left_s: float,
 ) -> Budget:
-    """The length of the longest runs.
+    """The most thorough plan that the time is enough for.
 
     Args:
         config: What the user wants: their samples or epochs are not exceeded.
         task: What is learnt.
-        tried: The probes.
+        affordable: What there is to be spent, in one way or several.
         timing: Of the algorithm that is searched first.
-        num_searches: How many algorithms are searched.
-        seconds: What the plan may take.
-        num_processes: How many there are to share the work.
+        num_searches: How many algorithms there are to be searched.
+        seconds: That the plan may take, to say what would be enough.
+        left_s: Of them, for this.
     """
-    num_train = len(samples_to_learn(task))
-    num_test = min(MOST_TESTED, len(samples_to_test(task)))
-    # Without a limit, the same plan on a machine that is busy today; with one, what fits the time.
-    sample_s = min(
-        (each.cpu_s if seconds is None else each.wall_s) / max(1, each.points[-1].samples if each.points else 1)
-        for each in tried
-    )
-    available_s = USED * num_processes * (USUAL_S if seconds is None else seconds)
-    affordable = available_s / sample_s / (RUNS_EACH * num_searches)
+    num_train, available = len(samples_to_learn(task)), len(samples_to_test(task))
     per_update = timing.samples_per_update
     wanted = max(MOST_EPOCHS * num_train, LEAST_UPDATES * per_update)
     if config.samples is not None or config.epochs is not None:
         wanted = min(wanted, config.samples or (config.epochs or 0) * num_train)
     wanted = min(wanted, max(MOST_UPDATES * per_update, 4 * num_train))
-    # Halved until it is affordable: a machine that is a little slower today makes the same plan.
-    halvings = max(0, math.ceil(math.log2(wanted / affordable)))
-    samples = round(wanted / 2**halvings)
-    if samples < LEAST_UPDATES * per_update:
-        why = (
-            f"ranked by speed alone: {samples:,} samples are all that can be learnt from in the time, and an update "
-            f"has {per_update:,.0f}; give more with --seconds"
-        )
-        return Budget(None, num_test, samples / num_train, why=why)
-    return Budget(samples, num_test, samples / num_train)
+
+    def share(effort: Effort, samples: float) -> float:
+        runs = effort.runs_each * min(num_searches, effort.most_searches) / effort.used
+        return max(each.share(round(samples), samples / per_update, available, runs) for each in affordable)
+
+    if wanted < LEAST_UPDATES * per_update:
+        why = f"{round(wanted):,} samples are too few to learn from in updates of {per_update:,.0f}"
+        return _nothing(f"ranked by speed alone: {why}")
+    for effort in EFFORTS:
+        least = max(LEAST_UPDATES, min(wanted / per_update, effort.least_updates)) * per_update
+        samples = next((samples for samples in _halves(wanted, least) if share(effort, samples) <= 1), None)
+        if samples is not None:
+            tests = max(each.num_test(round(samples), samples / per_update, available) for each in affordable)
+            evaluations = num_evaluations(samples / per_update)
+            return Budget(effort, round(samples), tests, evaluations, samples / num_train)
+    missing_s = left_s * (share(EFFORTS[-1], LEAST_UPDATES * per_update) - 1)
+    enough_s = seconds + missing_s / FOR_LEARNING
+    return too_slow(per_update, f"about --seconds {_round_up(enough_s)} would be")
+
+
+def _halves(most: float, least: float) -> Iterator[float]:
+    """Lengths to choose from: halves, so that a machine that is a little slower today makes the same plan."""
+    while most > least:
+        yield most
+        most /= 2
+    yield least
+
+
+def too_slow(samples_per_update: float, remedy: str = "give more with --seconds") -> Budget:
+    """Where nothing can be learnt, and what would help."""
+    why = f"ranked by speed alone: the time is not enough for {LEAST_UPDATES} updates of {samples_per_update:,.0f} "
+    return _nothing(f"{why}samples at a few learning rates; {remedy}, or try a smaller --model or --batch-size")
+
+
+def _nothing(why: str) -> Budget:
+    return Budget(EFFORTS[-1], None, LEAST_TESTED, LEAST_EVALUATIONS, 0.0, why)
+
+
+def _round_up(seconds: float) -> int:
+    """To two digits.
+
+    >>> _round_up(1234), _round_up(7.2)
+    (1300, 8)
+    """
+    unit: int = 10 ** max(0, math.floor(math.log10(seconds)) - 1)
+    return math.ceil(seconds / unit) * unit

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from ownpace.fleet import Fleet
+from ownpace.planning.candidates import MANY_WORKERS
 
 FOR_QUESTIONS = 0.2
 """The share of the time that is kept for what-ifs, if there are any."""
+USUAL_S = 60.0
+"""What a plan takes on an idle machine, about, where nothing else is said."""
+LIMIT_S, LIMIT_OF_MANY_S = 120.0, 300.0
+"""What it takes at most then; and with a large fleet, whose updates take seconds to simulate."""
+
+_LEAST_S = 1e-3
 
 
 @dataclass(frozen=True)
@@ -19,15 +29,32 @@ class Deadlines:
     asks: bool
     """Whether there are what-ifs."""
 
+    @classmethod
+    def of(cls, began: float, seconds: float | None, fleet: Fleet, *, asks: bool, timing_only: bool) -> Deadlines:
+        """Of a plan, with what was said of its length."""
+        if seconds is None and not timing_only:
+            seconds = LIMIT_OF_MANY_S if len(fleet.workers) > MANY_WORKERS else LIMIT_S
+        return cls(began, seconds, asks)
+
+    def from_now(self) -> Deadlines:
+        """The same for what is left of the time."""
+        now = time.monotonic()
+        return replace(self, began=now, seconds=None if self.end is None else max(0.0, self.end - now))
+
     @property
     def first_search(self) -> float | None:
         """Of the first search: without it nothing is known, and without the others little."""
-        return self._after(0.6 * self._learning)
+        return self._after(0.5 * self._learning)
 
     @property
     def searches(self) -> float | None:
         """Of the other searches."""
         return self._after(0.85 * self._learning)
+
+    @property
+    def left_to_search_s(self) -> float:
+        """Seconds from now until all searches have to be over."""
+        return math.inf if self.searches is None else max(_LEAST_S, self.searches - time.monotonic())
 
     @property
     def more_seeds(self) -> float | None:
@@ -38,10 +65,6 @@ class Deadlines:
     def end(self) -> float | None:
         """Of the plan."""
         return self._after(1.0)
-
-    def is_past(self, point: float | None) -> bool:
-        """Whether it is later than that."""
-        return point is not None and time.monotonic() >= point
 
     @property
     def _learning(self) -> float:

@@ -3,6 +3,7 @@
 All rates of the grid are tried for a short while; the better half of them for twice as long; and so on, until those
 that are left have run for the whole length, or one has reached the level that is wanted. While the best rate of the
 first round is at the edge of the grid, the grid grows there: no answer is one that merely happened to be the last.
+When the time is up, the best of what is known counts.
 
 A search *asks*: it is a generator that yields trials and is sent what came out, so that whoever drives it may run many
 searches side by side.
@@ -11,16 +12,17 @@ searches side by side.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from ownpace.planning.driving import Answers
 from ownpace.planning.trial import Trial, Tried
 
 OCTAVE = 2.0
 LOWEST, HIGHEST = OCTAVE**-20, OCTAVE**6
 LEAST_KEPT = 2
 """So many rates, at least, are tried to the end: what is best for a short while may not be best for long."""
-Asking = Generator[list[Trial], list[Tried], "Halved"]
+Asking = Generator[list[Trial], Answers, "Halved | None"]
 Attempt = Callable[[float, int], Trial]
 """The trial of a rate, for this many samples."""
 
@@ -39,6 +41,10 @@ class Halved:
     def best(self) -> Tried:
         """The trial of the best rate."""
         return self.tried[self.lr]
+
+    def at(self, level: float) -> Halved:
+        """The same, where the time to this level is what counts."""
+        return replace(self, lr=min(self.tried, key=lambda rate: cost(self.tried[rate], level)))
 
     def first(self, most: int, level: float | None) -> dict[float, Tried]:
         """The best rate, and next to it those that are the best of its neighbours, this many in all."""
@@ -80,34 +86,56 @@ def halve(attempt: Attempt, grid: Sequence[float], lengths: Sequence[int], level
         lengths: Samples of each round, ascending.
         level: The score to be reached (None: the best score at the end counts).
     """
-    tried: dict[float, Tried] = {}
-    history: list[tuple[float, Tried]] = []
-
-    def take(rates: list[float], outcomes: list[Tried]) -> None:
-        tried.update(zip(rates, outcomes, strict=True))
-        history.extend(zip(rates, outcomes, strict=True))
-
-    def merit(rate: float) -> tuple[float, ...]:
-        return cost(tried[rate], level)
-
+    seen = _Seen(level)
     wanted = list(grid)
     while wanted:
-        take(wanted, (yield [attempt(rate, lengths[0]) for rate in wanted]))
-        wanted = _beyond(min(tried, key=merit), tried)
-    kept = list(tried)
+        if not seen.take(wanted, (yield [attempt(rate, lengths[0]) for rate in wanted])):
+            return seen.halved(seen.tried)
+        wanted = _beyond(seen.best(seen.tried), seen.tried)
+    kept = list(seen.tried)
     for length in lengths[1:]:
         # All have run equally long: who has not been there yet is later than who has.
-        if level is not None and any(tried[rate].reached_s(level) is not None for rate in kept):
+        if level is not None and any(seen.tried[rate].reached_s(level) is not None for rate in kept):
             break
-        kept = sorted(kept, key=merit)[: max(LEAST_KEPT, math.ceil(len(kept) / 2))]
-        take(kept, (yield [attempt(rate, length) for rate in kept]))
-    best = min(kept, key=merit)
+        kept = sorted(kept, key=seen.merit)[: max(LEAST_KEPT, math.ceil(len(kept) / 2))]
+        if not seen.take(kept, (yield [attempt(rate, length) for rate in kept])):
+            return seen.halved(kept)
     # A rate that only the longest trials have shown to be the best may stand at the edge, too.
-    while wanted := _beyond(best, tried)[:1]:
-        take(wanted, (yield [attempt(rate, lengths[-1]) for rate in wanted]))
+    while wanted := _beyond(seen.best(kept), seen.tried)[:1]:
+        if not seen.take(wanted, (yield [attempt(rate, lengths[-1]) for rate in wanted])):
+            break
         kept += wanted
-        best = min(kept, key=merit)
-    return Halved(best, tried, history)
+    return seen.halved(kept)
+
+
+class _Seen:
+    """What has come out so far."""
+
+    def __init__(self, level: float | None) -> None:
+        self.tried: dict[float, Tried] = {}
+        self._level = level
+        self._history: list[tuple[float, Tried]] = []
+
+    def take(self, rates: list[float], outcomes: Answers) -> bool:
+        """Note what came out; False: the time was up."""
+        for rate, tried in zip(rates, outcomes, strict=True):
+            if tried is None:
+                continue
+            self._history.append((rate, tried))
+            # What was cut off may know less than a shorter trial that was not.
+            if rate not in self.tried or not tried.is_cut or len(tried.points) > len(self.tried[rate].points):
+                self.tried[rate] = tried
+        return None not in outcomes
+
+    def merit(self, rate: float) -> tuple[float, ...]:
+        return cost(self.tried[rate], self._level)
+
+    def best(self, rates: Iterable[float]) -> float:
+        return min(rates, key=self.merit)
+
+    def halved(self, rates: Iterable[float]) -> Halved | None:
+        """What was found among these."""
+        return Halved(self.best(rates), self.tried, self._history) if self.tried else None
 
 
 def _beyond(best: float, tried: dict[float, Tried]) -> list[float]:

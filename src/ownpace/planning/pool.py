@@ -22,6 +22,9 @@ from ownpace.core.contract.errors import InputError, NodeFailed
 from ownpace.planning.trial import Trial, Tried, try_out
 from ownpace.run import Config
 
+MOST_BY_DEFAULT = 16
+"""Processes: each takes half a gigabyte and seconds to start, and there are seldom more trials to be made at once."""
+
 
 class Pool(Protocol):
     """Takes trials, and answers each in its own time."""
@@ -29,8 +32,11 @@ class Pool(Protocol):
     num: int
     """How many are carried out at once."""
 
-    def submit(self, trial: Trial) -> Future[Tried]:
-        """Have it carried out."""
+    def submit(self, trial: Trial, deadline: float | None = None) -> Future[Tried]:
+        """Have it carried out. At that time of the monotonic clock, it ends with what is known by then."""
+
+    def give_up(self) -> None:
+        """Nobody waits any more for what is under way."""
 
     def __enter__(self) -> Pool: ...
 
@@ -40,14 +46,15 @@ class Pool(Protocol):
 
 
 def open_pool(config: Config, processes: int | None = None) -> Pool:
-    """A pool of this many processes (None: one for each core); none where one is asked for, or a file cannot describe
-    what is to be run: a task that was made in Python, and has no name to import it by.
+    """A pool of this many processes (None: one for each core, 16 at most). It is this process alone where one is asked
+    for, or a file cannot describe what is to be run: a task that was made in Python, and has no name to import it by.
     """
-    num = (os.cpu_count() or 1) if processes is None else processes
+    num = min(MOST_BY_DEFAULT, os.cpu_count() or 1) if processes is None else processes
     if num <= 1:
         return Here()
     pool = Processes(num)
     if pool.can_describe(config):
+        pool.start()
         return pool
     pool.__exit__(None, None, None)
     return Here()
@@ -58,11 +65,14 @@ class Here:
 
     num = 1
 
-    def submit(self, trial: Trial) -> Future[Tried]:
+    def submit(self, trial: Trial, deadline: float | None = None) -> Future[Tried]:
         """Carry it out at once."""
         future: Future[Tried] = Future()
-        future.set_result(try_out(trial))
+        future.set_result(try_out(trial, deadline))
         return future
+
+    def give_up(self) -> None:
+        """Nothing is ever under way."""
 
     def __enter__(self) -> Here:
         return self
@@ -81,6 +91,9 @@ class Processes:
         self._own = threading.local()
         self._lock = threading.Lock()
         self._children: list[subprocess.Popen[str]] = []
+        self._spare: list[subprocess.Popen[str]] = []
+        """Started, and nobody's yet."""
+        self._busy: set[subprocess.Popen[str]] = set()
         self._files: dict[int, tuple[Config, str]] = {}
         """Where each configuration that trials share is written; kept, so that no other gets its identity."""
 
@@ -92,7 +105,12 @@ class Processes:
             return False
         return True
 
-    def submit(self, trial: Trial) -> Future[Tried]:
+    def start(self) -> None:
+        """Start all processes: it takes them seconds, in which others can do something."""
+        self._spare = [start_process() for _ in range(self.num)]
+        self._children += self._spare
+
+    def submit(self, trial: Trial, deadline: float | None = None) -> Future[Tried]:
         """Have it carried out by the first process that is free."""
         request = {
             "base": self._file(trial.base),
@@ -101,8 +119,16 @@ class Processes:
             "num_test": trial.num_test,
             "by_loss": trial.by_loss,
             "noise": trial.noise,
+            "seconds": trial.seconds,
+            "deadline": deadline,
         }
         return self._threads.submit(self._ask, json.dumps(request))
+
+    def give_up(self) -> None:
+        """End the processes that are carrying something out; others are started when they are needed."""
+        with self._lock:
+            for child in self._busy:
+                child.kill()
 
     def __enter__(self) -> Processes:
         return self
@@ -130,11 +156,9 @@ class Processes:
 
     def _ask(self, request: str) -> Tried:
         """In one of the threads, each of which has a child of its own."""
-        child: subprocess.Popen[str] | None = getattr(self._own, "child", None)
-        if child is None:
-            with self._lock:
-                child = self._own.child = start_process()
-                self._children.append(child)
+        with self._lock:
+            child = self._child()
+            self._busy.add(child)
         assert child.stdin is not None
         assert child.stdout is not None
         try:
@@ -143,9 +167,21 @@ class Processes:
             line = child.stdout.readline()
         except (OSError, ValueError):
             line = ""
+        with self._lock:
+            self._busy.remove(child)
         if not line:
+            self._own.child = None
             raise NodeFailed("a process that carried out trials has ended; what it said of that stands above")
         return answered(json.loads(line))
+
+    def _child(self) -> subprocess.Popen[str]:
+        child: subprocess.Popen[str] | None = getattr(self._own, "child", None)
+        if child is None and self._spare:
+            child = self._own.child = self._spare.pop()
+        elif child is None:
+            child = self._own.child = start_process()
+            self._children.append(child)
+        return child
 
 
 def start_process() -> subprocess.Popen[str]:
@@ -154,7 +190,14 @@ def start_process() -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "ownpace.planning.process"]
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=environment,
+        # Ctrl-C goes to all processes of a terminal's foreground; whoever starts this one decides what becomes of it.
+        start_new_session=True,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from functools import lru_cache
 
@@ -17,8 +16,6 @@ from ownpace.run import Config
 
 def main() -> None:
     """Answer until nobody asks any more."""
-    # Ctrl-C goes to all processes of a terminal; whoever started this one decides what becomes of it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     # What a user's task prints must not stand between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
@@ -30,9 +27,10 @@ def main() -> None:
 def _answer(line: str) -> str:
     request = json.loads(line)
     base = _load(request["base"])
+    deadline = request.pop("deadline")
     trial = Trial(base, **{name: value for name, value in request.items() if name != "base"})
     try:
-        return json.dumps(try_out(trial).to_json())
+        return json.dumps(try_out(trial, deadline).to_json())
     except InputError as error:
         return json.dumps({"bad_input": str(error)})
 

@@ -16,6 +16,9 @@ class PlanProgress:
     expected: int
     """About."""
     note: str = ""
+    """What is under way."""
+    limit_s: float | None = None
+    """That the plan takes at most."""
 
 
 OnPlanProgress = Callable[[PlanProgress], None]

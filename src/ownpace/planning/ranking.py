@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -10,9 +11,10 @@ from ownpace.planning.budget import Budget
 from ownpace.planning.by_speed import best_by_speed
 from ownpace.planning.candidates import Candidate, with_same_updates
 from ownpace.planning.command import command_for
+from ownpace.planning.elsewhere import Elsewhere, Entrant
 from ownpace.planning.noise import NoiseScale
-from ownpace.planning.results import Choice, Plan, Ranked, WhatIf
-from ownpace.planning.study import Elsewhere, Entrant, Studied
+from ownpace.planning.results import UNFINISHED, Choice, Plan, Ranked, WhatIf
+from ownpace.planning.study import Studied
 from ownpace.planning.timing import Timing
 from ownpace.planning.words import uncertainties, verdict
 from ownpace.run import Config
@@ -37,13 +39,17 @@ class Known:
     noise: NoiseScale | None = None
     pilot: str | None = None
     """Who was searched first."""
-    level: float | None = None
-    """The target."""
     budget: Budget | None = None
     uncertain: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     """Runs, by stage."""
     interrupted: bool = False
+
+    @property
+    def level(self) -> float | None:
+        """The target, once somebody has got there."""
+        found = None if self.pilot is None else self.studied.get(self.pilot)
+        return None if found is None or math.isinf(found.mean_known_s) else found.level
 
     def ranking(self) -> list[Ranked]:
         """The first in time first; then those that were given up; then those of whom only the speed is known."""
@@ -99,6 +105,8 @@ class Known:
 
 
 def _not_there(found: Studied) -> str:
+    if not found.times:
+        return UNFINISHED
     reached = sum(time is not None for time in found.times)
     if reached:
         return f"there with {reached} of {len(found.times)} seeds"
@@ -151,4 +159,4 @@ def _answer(found: Elsewhere, first: Ranked) -> WhatIf:
     if first.time_to_target is None:
         return WhatIf(found.algorithm, None, rate, rate / first.samples_per_s)
     gain = None if found.seconds is None else first.time_to_target / found.seconds
-    return WhatIf(found.algorithm, found.seconds, rate, gain, found.spread_s)
+    return WhatIf(found.algorithm, found.seconds, rate, gain, found.spread_s, found.is_guess)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from ownpace.planning.timing import Timing
 
+UNFINISHED = "not there when the time was up"
+"""The note of an algorithm that may be better than it looks."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -94,6 +97,8 @@ class WhatIf:
     it was given up, far later."""
     spread: float | None = None
     """The standard deviation of the time over seeds."""
+    is_guess: bool = False
+    """Whether the time follows from the speed alone: there was none left to try how well it learns there."""
 
     def to_json(self) -> dict[str, object]:
         """Ready for JSON."""
@@ -103,6 +108,7 @@ class WhatIf:
             "algorithm": self.algorithm,
             "gain": self.gain,
             "spread": self.spread,
+            "is_guess": self.is_guess,
         }
 
 

@@ -5,7 +5,6 @@ A trial goes to another process as JSON and its outcome comes back as JSON, so b
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,9 @@ from ownpace.core.contract.events import Evaluation, Event
 from ownpace.core.learning.dataset_samples import samples_to_test
 from ownpace.core.learning.task import Task, TensorSamples
 from ownpace.engines import ENGINES
+from ownpace.engines.job import ProgressReport
 from ownpace.fleet import Fleet
+from ownpace.planning.cost import Cost, CostWatch, but
 from ownpace.planning.noise import NoiseScale, measured_noise
 from ownpace.planning.timing import Timing, TimingWatch
 from ownpace.run import Config
@@ -56,6 +57,8 @@ class Trial:
     """Whether the loss is the score, even where there is an accuracy."""
     noise: bool = False
     """Whether to measure the gradients' noise at the end."""
+    seconds: float | None = None
+    """By the clock, from its first update on, after which it ends (None: it may take as long as it does)."""
 
     @property
     def config(self) -> Config:
@@ -70,14 +73,24 @@ class Tried:
 
     points: tuple[CurvePoint, ...]
     reason: str
-    """`finished`, `reached`, or the code of the error that ended it: `diverged`, say."""
+    """`finished`, `reached`, `cut` where the time was up, or the code of the error that ended it: `diverged`, say."""
     message: str
     timing: Timing
-    cpu_s: float
-    """What it cost."""
     noise: NoiseScale | None = None
-    wall_s: float = 0.0
-    """How long it took, next to whatever else runs here."""
+    time: Cost | None = None
+    """By the clock, next to whatever else runs here."""
+    work: Cost | None = None
+    """By the processor's time."""
+
+    @property
+    def samples(self) -> int:
+        """That it got to."""
+        return self.points[-1].samples if self.points else 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended because the time was up."""
+        return self.reason == "cut"
 
     def reached_s(self, level: float) -> float | None:
         """When the score was there, with all evaluations that make sure of it; None: never."""
@@ -114,16 +127,11 @@ class Tried:
         # What `to_json` wrote: whole numbers are whole here, too.
         points = tuple(CurvePoint(**point) for point in cast(Sequence[dict[str, Any]], content["points"]))
         timing = Timing(**cast(dict[str, Any], content["timing"]))
-        noise = cast(dict[str, float] | None, content["noise"])
-        return cls(
-            points,
-            str(content["reason"]),
-            str(content["message"]),
-            timing,
-            cast(float, content["cpu_s"]),
-            None if noise is None else NoiseScale(**noise),
-            cast(float, content["wall_s"]),
-        )
+        made: dict[str, Any] = {
+            name: None if content[name] is None else cls_(**cast(dict[str, Any], content[name]))
+            for name, cls_ in (("noise", NoiseScale), ("time", Cost), ("work", Cost))
+        }
+        return cls(points, str(content["reason"]), str(content["message"]), timing, **made)
 
 
 def reached(points: Sequence[CurvePoint], level: float) -> CurvePoint | None:
@@ -141,14 +149,21 @@ def reached(points: Sequence[CurvePoint], level: float) -> CurvePoint | None:
     return None
 
 
-def try_out(trial: Trial) -> Tried:
-    """Carry out a trial. An error of the run itself is part of the outcome; bad input raises."""
-    began, wall_began = time.process_time(), time.monotonic()
+def try_out(trial: Trial, deadline: float | None = None) -> Tried:
+    """Carry out a trial. An error of the run itself is part of the outcome; bad input raises.
+
+    Args:
+        trial: What to try.
+        deadline: On the monotonic clock, which all processes share; then it ends with what is known.
+    """
     job = trial.config.job()
     if trial.num_test is not None:
         job = replace(job, task=with_fewer_tests(job.task, trial.num_test))
+    by_clock = CostWatch(job.task, time.monotonic)
+    by_work = CostWatch(by_clock.task, time.process_time)
     points: list[CurvePoint] = []
     watch = TimingWatch(job)
+    limits_s = [] if deadline is None else [deadline]
 
     def take(event: Event) -> None:
         watch.take(event)
@@ -157,25 +172,32 @@ def try_out(trial: Trial) -> Tried:
             if trial.level is not None and reached(points, trial.level) is not None:
                 raise Interrupted(_ENOUGH)
 
-    outcome = ENGINES["virtual"](job, take, None)
+    def on_progress(report: ProgressReport) -> None:
+        if report.samples and trial.seconds is not None and not by_clock.is_under_way:
+            limits_s.append(time.monotonic() + trial.seconds)
+        by_clock.mark(report.samples)
+        by_work.mark(report.samples)
+        if limits_s and time.monotonic() >= min(limits_s):
+            raise Interrupted(_CUT)
+
+    outcome = ENGINES["virtual"](replace(job, task=by_work.task), take, on_progress)
     noise = None
     if trial.noise and outcome.model:
         noise = measured_noise(job.task, outcome.model, job.batch_size, seed=job.seed)
     reason, message = _reason(outcome.error)
-    cpu_s, wall_s = time.process_time() - began, time.monotonic() - wall_began
-    return Tried(tuple(points), reason, message, watch.timing(), cpu_s, noise, wall_s)
+    return Tried(tuple(points), reason, message, watch.timing(), noise, by_clock.cost(), by_work.cost())
 
 
-_ENOUGH = "known well enough"
+_ENOUGH, _CUT = "known well enough", "the time was up"
 
 
 def _reason(error: OwnpaceError | None) -> tuple[str, str]:
     if error is None:
         return "finished", ""
     if isinstance(error, Interrupted):
-        if str(error) != _ENOUGH:
+        if str(error) not in (_ENOUGH, _CUT):
             raise KeyboardInterrupt  # the user's, which the engine has made an outcome of
-        return "reached", ""
+        return "reached" if str(error) == _ENOUGH else "cut", ""
     return error.code, str(error)
 
 
@@ -224,8 +246,4 @@ def with_fewer_tests(task: Task, most: int) -> Task:
     # Evenly spread over all of them: files are often sorted.
     fewer = TensorSamples(*every.pick(torch.linspace(0, len(every) - 1, most).round().long()))
     task.train_samples()  # read now, so that all copies share them
-    # A copy of a subclass, made without calling __init__: whatever else the task says of itself stays.
-    twin = copy.copy(task)
-    twin_class = type(type(task).__name__, (type(task),), {"test_samples": lambda self: fewer})
-    object.__setattr__(twin, "__class__", twin_class)
-    return twin
+    return but(task, test_samples=lambda self: fewer)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ownpace.fleet import Fleet
 from ownpace.planning.candidates import SAME_UPDATES
-from ownpace.planning.results import Plan, Ranked, WhatIf
+from ownpace.planning.results import UNFINISHED, Plan, Ranked, WhatIf
 from ownpace.planning.study import Studied
 from ownpace.planning.what_if import num_workers
 
@@ -26,9 +26,9 @@ def verdict(plan: Plan, fleet: Fleet) -> str:
     lines = [_first(plan)]
     if (second := _second(plan)) is not None:
         lines.append(second)
-    unknown = [row.algorithm for row in plan.ranking if row.time_to_target is None and row.at_most_s is None]
+    unknown = [row.algorithm for row in plan.ranking if row.time_to_target is None and _is_open(row)]
     if unknown and not plan.timing_only:
-        lines.append(f"{_listed(unknown)} may be better: there was no time to search their learning rates.")
+        lines.append(f"{_listed(unknown)} may be better: there was no time to see.")
     lines += [line for name, answer in plan.what_if.items() if (line := _answer(name, answer, plan, fleet))]
     if plan.noise_scale is not None and 2 <= plan.noise_scale < math.inf:
         said = f"Near the target, updates of more than about {_round(plan.noise_scale):,} samples stop paying"
@@ -53,6 +53,11 @@ def _first(plan: Plan) -> str:
     if sync is not None and sync is not chosen and sync.time_to_target is not None:
         said += f", {_times(sync.time_to_target / chosen.time_to_target)} as soon as sync"
     return said + "."
+
+
+def _is_open(row: Ranked) -> bool:
+    """Whether there was no time to see what becomes of it."""
+    return row.at_most_s is None or row.note == UNFINISHED
 
 
 def chosen_row(plan: Plan) -> Ranked:
@@ -89,6 +94,8 @@ def _answer(name: str, answer: WhatIf, plan: Plan, fleet: Fleet) -> str:
     other = "" if answer.algorithm == plan.choice.algorithm else f", with {answer.algorithm}"
     what = "samples/s" if plan.timing_only else "time"
     change = _change(gain, what) + other
+    if answer.is_guess:
+        change += ", by speed alone"
     if LITTLE <= abs(gain - 1) < _chance(answer, plan):
         change += "; that may be chance"
     if kind == "drop":
@@ -149,6 +156,8 @@ def uncertainties(plan: Plan, studied: Mapping[str, Studied]) -> list[str]:
     elif plan.settings.get("samples"):
         samples, epochs = plan.settings["samples"], plan.settings["epochs"]
         said.append(f"learning was tried with runs of up to {samples:,} samples ({epochs:.2g} epochs), constant rates")
+        if once := [row.algorithm for row in plan.ranking if row.num_seeds == 1 and row.time_to_target is not None]:
+            said.append(f"only one seed was run of {_listed(once)}: between close ones, chance may decide")
     if any(answer.time_to_target is not None for answer in plan.what_if.values()):
         said.append("for other fleets, only the first algorithms were tried, at rates near those found here")
     return said

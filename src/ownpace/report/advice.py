@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ownpace.report.summary import Summary
 
@@ -31,6 +31,18 @@ def advice(summary: Summary, asked: int | None = None) -> list[str]:
     # A pace that was not kept explains what follows, so it comes first.
     rules: list[Callable[[Summary, int | None], str | None]] = [_pace, _updates, _budget, _target, _shares]
     return [line for rule in rules if (line := rule(summary, asked)) is not None]
+
+
+def said_once(lines: Iterable[tuple[str, str]]) -> list[str]:
+    """Each line once, behind the names of all of whom it is said.
+
+    >>> said_once([("sync", "slow"), ("pace", "late"), ("local", "slow")])
+    ['sync, local: slow', 'pace: late']
+    """
+    names: dict[str, list[str]] = {}
+    for name, line in lines:
+        names.setdefault(line, []).append(name)
+    return [f"{', '.join(who)}: {line}" for line, who in names.items()]
 
 
 def _pace(run: Summary, asked: int | None) -> str | None:
@@ -70,20 +82,20 @@ def _budget(run: Summary, asked: int | None) -> str | None:
 def _target(run: Summary, asked: int | None) -> str | None:
     if run.time_to_target is not None:
         return None
+    # Without the figures of this run, which stand beside it: of several runs, the same is said once.
     if run.target is not None and run.best_accuracy is not None:
-        missing, best = run.target - run.best_accuracy, f"the best accuracy was {run.best_accuracy:.1%}"
-        goal = f"{run.target:.1%}"
+        missing, goal = run.target - run.best_accuracy, f"{run.target:.1%}"
     elif run.target_loss is not None and run.loss is not None:
         missing = (run.loss - run.target_loss) / (run.target_loss or 1.0)  # a file may say 0
-        best, goal = f"the loss was {run.loss:.3g} in the end", f"{run.target_loss:.3g}"
+        goal = f"{run.target_loss:.3g}"
     else:
         return None
     if missing <= 0:
         return f"one evaluation met the target of {goal}, but no two in a row; train a little longer (--epochs)"
     if missing <= NEAR:
-        return f"{best}, close to the target of {goal}; train a little longer (--epochs)"
+        return f"close to the target of {goal}, but not there; train a little longer (--epochs)"
     return (
-        f"{best}, never near the target of {goal}; train longer (--epochs), try another learning rate (--lr), or "
+        f"never near the target of {goal}; train longer (--epochs), try another learning rate (--lr), or "
         "choose another target"
     )
 

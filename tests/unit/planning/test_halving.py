@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ownpace.planning.driving import drive
@@ -44,7 +46,7 @@ def test_a_grid_that_ends_too_early_grows():
 
 def tried(score: float, reason: str = "finished") -> Tried:
     points = tuple(CurvePoint(t, t, t, score, -score) for t in (1, 2))
-    return Tried(points, reason, "", Timing(1.0, 1.0, 1.0, 1.0, None, 2), 0.0)
+    return Tried(points, reason, "", Timing(1.0, 1.0, 1.0, 1.0, None, 2))
 
 
 def test_what_diverged_is_worse_than_anything():
@@ -54,3 +56,23 @@ def test_what_diverged_is_worse_than_anything():
 
 def test_one_rate_is_taken_as_it_is():
     assert found([0.5], None).lr == 0.5
+
+
+def test_when_the_time_is_up_the_best_so_far_counts():
+    search = halve(attempt, octaves(0.5, 3, 2), LENGTHS, None)
+    known = {trial.changes["lr"]: try_out(trial) for trial in next(search)}
+    kept = [trial.changes["lr"] for trial in search.send(list(known.values()))]
+    best = min(known, key=lambda rate: cost(known[rate], None))
+    assert (kept[0], len(kept)) == (best, 3)
+    # One was cut off before it got as far as it had been, and for the others there was no time at all.
+    with pytest.raises(StopIteration) as end:
+        search.send([replace(known[best], points=known[best].points[:1], reason="cut"), None, None])
+    assert (end.value.value.lr, end.value.value.best) == (best, known[best])
+
+
+def test_a_search_without_any_answer_has_found_nothing():
+    search = halve(attempt, [0.1, 0.2], LENGTHS, None)
+    next(search)
+    with pytest.raises(StopIteration) as end:
+        search.send([None, None])
+    assert end.value.value is None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from ownpace.core.contract.errors import InputError, Interrupted
 from ownpace.fleet import Fleet, Machine, Network, paces
-from ownpace.planning import Plan, PlanProgress, choose_by_speed, plan
+from ownpace.planning import Plan, PlanProgress, choose_by_speed, deadlines, driving, plan, planner, trial
 from ownpace.planning.candidates import candidates
 from ownpace.planning.command import command_for, fleet_text
 from ownpace.planning.deadlines import Deadlines
@@ -45,7 +48,7 @@ def test_who_waits_for_a_slow_machine_loses():
     assert rows["balanced"].lr == rows["sync"].lr  # the same updates
     slow, fast = made.what_if["drop:worker@20"], made.what_if["drop:worker@2000"]
     assert list(made.what_if) == ["drop:worker@20", "drop:worker@2000"]
-    assert fast.gain is None or fast.gain < 0.3 < slow.gain
+    assert fast.gain is None or fast.gain < 0.5 < slow.gain
     assert "Keep worker@2000 (2 machines)" in made.verdict
 
 
@@ -66,18 +69,23 @@ def test_speeds_alone_say_that_they_are_only_that():
     assert "By speed alone" in made.verdict
 
 
+def stop_at(stage: str, done: int):
+    def on_progress(now: PlanProgress) -> None:
+        if (now.stage, now.done) == (stage, done):
+            raise KeyboardInterrupt
+
+    return on_progress
+
+
 def test_what_is_known_is_told_when_it_is_interrupted():
-    def stop_at(stage: str, done: int):
-        def on_progress(now: PlanProgress) -> None:
-            if (now.stage, now.done) == (stage, done):
-                raise KeyboardInterrupt
-
-        return on_progress
-
     made = planned("4,1", ["sync", "balanced"], on_progress=stop_at("learning rates", 4))
     assert made.interrupted
-    assert made.timing_only
     assert any("interrupted" in line for line in made.uncertain)
+    # Four trials are enough to say that a rate gets there, and when.
+    assert (made.choice.algorithm, made.timing_only) == ("balanced", False)
+    assert made.ranking[0].time_to_target is not None
+    early = planned("4,1", ["sync", "balanced"], on_progress=stop_at("learning rates", 0))
+    assert (early.choice.algorithm, early.interrupted, early.timing_only) == ("balanced", True, True)
     with pytest.raises(Interrupted):
         planned("4,1", ["sync", "balanced"], on_progress=stop_at("speeds", 1))
 
@@ -136,16 +144,71 @@ def test_the_command_says_all_that_matters():
 @pytest.mark.parametrize(
     ("late", "said"),
     [
-        ("first_search", "balanced: not searched, so all are ranked by speed alone"),
+        ("first_search", "ranked by speed alone: the time is not enough"),
         ("searches", "pace: not searched"),
         ("end", "drop:worker@1000: not answered"),
     ],
 )
 def test_when_the_time_is_up_a_plan_says_what_is_missing(monkeypatch, late, said):
     monkeypatch.setattr(Deadlines, late, 0.0)
+    monkeypatch.setattr(Deadlines, "from_now", lambda self: self)
+    monkeypatch.setattr(Deadlines, "left_to_search_s", 100.0)
     made = planned("4,1", ["sync", "balanced", "pace"], what_if=["drop:worker@1000"])
     assert any(line.startswith(said) for line in made.uncertain)
     assert made.timing_only == (late == "first_search")
     assert not any("learnt nothing" in line for line in made.uncertain)
     assert bool(made.what_if) == (late != "end")
     assert ("pace may be better" in made.verdict) == (late == "searches")
+
+
+class Clock:
+    """Time that passes when somebody looks: as slow a machine as one likes, and the same on all."""
+
+    def __init__(self, monkeypatch, step_s: float) -> None:
+        self.now, self.step_s = 0.0, step_s
+        for module in (planner, deadlines, driving, trial):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self.look, process_time=self.look))
+
+    def look(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("step_s", "algorithms", "target"),
+    [(1e-4, 2, True), (0.003, 2, True), (0.01, 2, True), (0.05, 1, True), (0.2, 0, False), (1.0, 0, False)],
+    ids=["fast", "enough", "slow", "slower", "too slow", "hopeless"],
+)
+def test_on_a_slow_machine_the_verdict_comes_in_time_from_what_is_known(monkeypatch, step_s, algorithms, target):
+    clock = Clock(monkeypatch, step_s)
+    asked = {"what_if": ["drop:worker@1000", "network:x10"], "seconds": 60.0}
+    made = planned("4,2,1,1", ["sync", "balanced", "pace", "diloco"], **asked)
+    assert clock.now < 60 + 100 * step_s
+    searched = [row for row in made.ranking if row.time_to_target is not None and not row.note]
+    assert len(searched) >= algorithms
+    assert (made.target is not None) == target
+    assert ("speed alone" in made.verdict.splitlines()[0]) != target
+    if not target:
+        assert any("--seconds" in line and "--model" in line for line in made.uncertain)
+
+
+def test_without_a_word_about_time_a_plan_takes_two_minutes_at_most(monkeypatch):
+    clock = Clock(monkeypatch, 1.0)
+    planned("4,2,1,1", ["sync", "balanced", "pace", "diloco"], what_if=None)
+    assert clock.now < 120 + 30
+
+
+class Slow(Blobs):
+    """Gradients that take long, whatever the machine."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        for _ in range(100):
+            torch.linalg.inv(torch.eye(200) + 0.1)
+        return super().loss(outputs, targets)
+
+
+def test_slow_gradients_do_not_make_a_plan_longer():
+    made = plan(Config(task=Slow()), "4,2,1,1", seconds=5, processes=1)
+    # Without a limit, it takes many minutes.
+    assert made.seconds < 60
+    assert made.choice.algorithm

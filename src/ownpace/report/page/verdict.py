@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from ownpace.report.advice import advice
+from ownpace.report.advice import advice, said_once
 from ownpace.report.page.words import count, duration, goal, listing, percent
 from ownpace.report.summary import Summary
 
@@ -165,14 +165,15 @@ def _predictions(runs: Sequence[Compared]) -> list[str]:
 
 def _doubts(runs: Sequence[Compared]) -> list[str]:
     """What a friend would add."""
-    lines = []
+    said = []
     for name, summary, _ in runs:
         if summary.reason != "finished":
-            lines.append(f"{name} ended early: {summary.reason[:200]}.")
+            said.append((name, f"ended early, {summary.reason[:200]}"))
             continue
         if summary.updates < _FEW_UPDATES and summary.loss is not None:
-            lines.append(f"{name} made {count(summary.updates)} updates: too few to say much about it.")
-        lines += [f"{name}: {line}." for line in advice(summary)]
+            said.append((name, f"{count(summary.updates)} updates are too few to say much about it"))
+        said += [(name, line) for line in advice(summary)]
+    lines = [f"{line}." for line in said_once(said)]
     left_out = len(lines) - _MOST_DOUBTS
     return lines if left_out <= 0 else [*lines[:_MOST_DOUBTS], f"And {left_out} more remarks of this kind."]
 

@@ -85,9 +85,9 @@ def test_a_prediction_does_not_win_over_what_was_measured():
 
 
 def test_what_ended_early_and_what_made_few_updates_is_said():
-    assert "a ended early: the power went out" in said(("a", replace(PLAIN, reason="the power went out")))
-    assert "a made 8 updates: too few to say much" in said(("a", replace(PLAIN, updates=8)))
+    assert "a: ended early, the power went out" in said(("a", replace(PLAIN, reason="the power went out")))
+    assert "a: 8 updates are too few to say much" in said(("a", replace(PLAIN, updates=8)))
     far = replace(RACE, time_to_target=None, best_accuracy=0.5)
-    assert "a: the best accuracy was 50.0%, never near the target of 90.0%" in said(("a", far))
-    many = said(*((f"run-{at}", replace(PLAIN, updates=8)) for at in range(12)))
+    assert "a: never near the target of 90.0%" in said(("a", far))
+    many = said(*((f"run-{at}", replace(PLAIN, updates=8 + at)) for at in range(12)))
     assert many.endswith("And 4 more remarks of this kind.")
