@@ -170,7 +170,7 @@ class Batches:
 
     def _check_alike(self, order: Replayed, number: int) -> None:
         """Raise if another rank has read something else: places would mean different samples."""
-        for mark, found in order.take_marks().items():
+        for mark, found in order.marks.take().items():
             for other, theirs in self._loops.say(number, mark, found).items():
                 if theirs != found:
                     raise InputError(

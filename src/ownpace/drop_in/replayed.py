@@ -15,11 +15,36 @@ _CHUNK = 1024
 """How many items are skipped at a time."""
 
 
+class Marks:
+    """By these, ranks see whether they read the same: items 1, 2, 4, 8 …, and where epochs 1, 2, 4, 8 … end."""
+
+    def __init__(self) -> None:
+        self._items = 0
+        self._found: dict[str, str] = {}
+
+    def read(self, items: list[object]) -> None:
+        """The next ones were read."""
+        before, self._items = self._items, self._items + len(items)
+        place = 1 << before.bit_length()
+        while place <= self._items:
+            self._found[f"item {place}"] = digest(items[place - before - 1])
+            place *= 2
+
+    def end_epoch(self, number: int) -> None:
+        """After the item that was read last."""
+        if number.bit_count() == 1:
+            self._found[f"the end of epoch {number}"] = f"after item {self._items}"
+
+    def take(self) -> dict[str, str]:
+        """What was found at the marks that were passed since this was asked last."""
+        found, self._found = self._found, {}
+        return found
+
+
 class Replayed:
     """Every rank reads all of it, epoch after epoch, and keeps what is at its own places; they only ever go up.
 
     It is read lazily, since it may have no end, and with random numbers of its own, so that all ranks read the same.
-    Whether they do is seen by marks: item 1, 2, 4, 8 …, and after how many items epoch 1, 2, 4, 8 … has ended.
     """
 
     def __init__(
@@ -49,9 +74,7 @@ class Replayed:
         """Of the next item: the first of those that were read ahead."""
         self._has_ended = False
         self._error: Exception | None = None
-        self._items = 0
-        """How many were read so far, those ahead included."""
-        self._marks: dict[str, str] = {}
+        self.marks = Marks()
 
     def first(self, count: int) -> list[object]:
         """The first items, or all there are; they are kept for whoever takes their places.
@@ -73,20 +96,6 @@ class Replayed:
         while self._place < start and self._next(min(start - self._place, _CHUNK)):
             pass
         return self._next(count) if self._place == start else []
-
-    def take_marks(self) -> dict[str, str]:
-        """What was found at the marks that were passed since this was asked last."""
-        marks, self._marks = self._marks, {}
-        return marks
-
-    def _mark(self, found: list[object], *, epoch_ends: bool) -> None:
-        before, self._items = self._items, self._items + len(found)
-        place = 1 << before.bit_length()
-        while place <= self._items:
-            self._marks[f"item {place}"] = digest(found[place - before - 1])
-            place *= 2
-        if epoch_ends and (self._epoch & self._epoch + 1) == 0:
-            self._marks[f"the end of epoch {self._epoch + 1}"] = f"after item {self._items}"
 
     def _next(self, count: int) -> list[object]:
         items = [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
@@ -110,9 +119,10 @@ class Replayed:
             wanted = count - len(items)
             with self._generators.in_use():
                 found = list(islice(self._iterator, wanted))
-            self._mark(found, epoch_ends=len(found) < wanted)
+            self.marks.read(found)
             if len(found) < wanted:
                 self._iterator = None
+                self.marks.end_epoch(self._epoch + 1)
                 # An epoch without any item: the next ones would have none either, and this would never end.
                 self._has_ended = has_begun and not found
             items += found

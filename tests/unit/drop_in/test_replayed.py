@@ -17,9 +17,9 @@ def read(length: int, epochs: int, counts: list[int]) -> dict[str, str]:
     while True:
         count = counts.pop(0) if len(counts) > 1 else counts[0]
         if len(items := order.at(place, count)) == 0:
-            return marks | order.take_marks()
+            return marks | order.marks.take()
         place += len(items)
-        marks |= order.take_marks()
+        marks |= order.marks.take()
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.lists(st.integers(1, 50), min_size=1))
