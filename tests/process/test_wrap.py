@@ -93,12 +93,24 @@ def test_a_model_inside_a_distributed_one_is_refused_until_that_is_gone() -> Non
             dist.destroy_process_group()
 
 
+class InTwoParts(SGD):
+    """As implementations of SAM are."""
+
+    def first_step(self) -> None:
+        """Climb to where the second gradient is asked for."""
+
+    def second_step(self) -> None:
+        """Come back, and make the real step."""
+
+
 def test_optimizers_that_cannot_be_used_are_refused() -> None:
     net, other = make_net(), make_net()
     parameters = list(net.parameters())
     with ownpace.join() as fleet:
         with refused("LBFGS cannot be used: it needs more than one dense gradient"):
             fleet.wrap(net, torch.optim.LBFGS(parameters))
+        with refused("InTwoParts cannot be used: it needs more than one dense gradient"):
+            fleet.wrap(net, InTwoParts(parameters, lr=0.1))
         with refused("SparseAdam cannot be used"):
             fleet.wrap(net, Wrapper(torch.optim.SparseAdam(parameters)))
         with refused("given a StepLR for an optimizer"):

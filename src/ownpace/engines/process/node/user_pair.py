@@ -241,7 +241,8 @@ def check_optimizer(optimizer: Optimizer) -> None:
             f"fleet.wrap was given a {type(optimizer).__name__} for an optimizer; it must be a torch.optim.Optimizer"
         )
     for one in nested(optimizer):
-        if isinstance(one, LBFGS | SparseAdam):
+        # Steps in two parts have these names wherever they come from: they write to parameters on one rank alone.
+        if isinstance(one, LBFGS | SparseAdam) or (hasattr(one, "first_step") and hasattr(one, "second_step")):
             raise InputError(
                 f"{type(one).__name__} cannot be used: it needs more than one dense gradient per step; use SGD, Adam "
                 "or another first-order optimizer"
