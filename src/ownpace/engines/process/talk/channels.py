@@ -350,7 +350,7 @@ def _make(
     gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # torch exports no other name for it
     # On the address of this run: by default gloo listens wherever the host name leads.
     gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=wiring.host)]
-    # How long to wait for a member that dies while it connects: gloo takes five times as much, and nothing else ends it.
+    # For a member that dies while it connects: gloo waits for five times as long, and nothing else ends that.
     gloo._timeout = timedelta(seconds=wiring.timeout_s) if _TIMEOUT_CAN_CHANGE else _PATIENCE
     # Channels already work side by side; more threads would only compete for the cores.
     gloo._threads = 1 if count > 1 else 2
