@@ -238,10 +238,14 @@ class WorkerLife:
 
     def _state(self, left: Sequence[Places], plan: RegroupPlan) -> PlainState:
         """What a checkpoint needs of this worker."""
-        gives = plan.giver == self._name or self._is_apart
         processor = self._processor
+        if plan.giver == self._name:
+            shared = self._shared()
+        else:  # its parameters are the giver's
+            shared = {"optimizer": self._held.all_states()} if self._is_apart else {}
         return {
-            **(self._shared() if gives else {"counts": dataclasses.asdict(self._counts)}),
+            **shared,
+            "counts": dataclasses.asdict(self._counts),
             "left": left,
             "buffers": self._computer.buffer_list(),
             "random": generator_states(self.node.context.like.device),

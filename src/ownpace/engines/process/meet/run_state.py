@@ -57,13 +57,13 @@ class StateCollector:
         states = {name: self._states.pop(name) for name in workers}
         given = states[giver]
         servers = [self._states[server.name] for server in roster.servers]
-        replicas = [_joined(servers)] if servers else [_replica(given)]
+        replicas = [_joined(servers)] if servers else [_replica(given, given)]
         places = dict.fromkeys(workers, 0)
         for name in workers:
-            # Where each worker has an optimizer of its own, or is elsewhere.
-            if not servers and name != giver and "values" in states[name]:
+            # Where each worker has an optimizer of its own; parameters are the same for all at a border.
+            if not servers and name != giver and "optimizer" in states[name]:
                 places[name] = len(replicas)
-                replicas.append(_replica(states[name]))
+                replicas.append(_replica(given, states[name]))
         return {
             "engine": "process",
             "generation": generation,
@@ -90,8 +90,8 @@ class StateCollector:
         }
 
 
-def _replica(state: NodeState) -> PlainState:
-    return {"parameters": state["values"], "optimizer": state["optimizer"]}
+def _replica(given: NodeState, state: NodeState) -> PlainState:
+    return {"parameters": given["values"], "optimizer": state["optimizer"]}
 
 
 def _joined(servers: Sequence[NodeState]) -> PlainState:
