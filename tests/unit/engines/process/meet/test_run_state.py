@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from ownpace import make_algorithm
@@ -34,7 +36,7 @@ def test_parameters_are_there_once_and_each_optimizer_is(tmp_path):
         collector.take(name, control, None)
         memory.close()
     state = collector.run_state(roster(2), "worker-0", 2, 1.0, {})
-    first, second = state["replicas"]  # type: ignore[misc]
+    first, second = cast("list[dict[str, object]]", state["replicas"])
     assert first["parameters"] is second["parameters"]
     write_state(tmp_path / "checkpoint.safetensors", state)
     read = read_state(tmp_path / "checkpoint.safetensors").state

@@ -399,10 +399,10 @@ def test_a_state_is_given_in_memory_which_is_let_go_of_as_soon_as_it_is_taken(tw
     for number in range(3):
         control = unpack(arrived(there)[1], Limits(SHARDS, 100)).control
         assert isinstance(control, StateInMemory)
-        kept.append(from_memory(control, "here", copied=True)["values"])  # else it stays open, here
+        kept.append(from_memory(control, "here", copied=True))  # else it stays open, here
         assert here.receive(0) is None
         assert _memory_open() == before + 2 - number
-    assert [values[999].item() for values in kept] == [0.0, 1.0, 2.0]
+    assert [state["values"][999] for state in kept] == [0.0, 1.0, 2.0]  # type: ignore[index]
 
 
 def test_what_is_given_to_a_node_that_is_gone_is_let_go_of(two):
