@@ -1,6 +1,6 @@
 """Whole states on their way from one node to another: an outline as JSON, and tensors.
 
-On one host these are given in memory. Else they follow one after the other, in pieces: a receiver takes no tensor
+On one host, large ones are given in memory. Else they follow one after the other, in pieces: a receiver takes no tensor
 larger than those of its model, so larger ones (a generator's state, say) come in several; a type that messages do not
 have travels as its bytes.
 """
@@ -22,6 +22,7 @@ from ownpace.core.learning.plain_state import Filling, Outline, PlainState, byte
 from ownpace.engines.process.talk.given_memory import GivenMemory, TakenMemory
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.process.talk.regrouping import StateInMemory, StateOutline, StateTensor
+from ownpace.engines.process.talk.shared_memory import SMALLEST
 from ownpace.engines.process.talk.wire import Packet
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,8 @@ _AS_THEY_ARE = (torch.float32, torch.float64, torch.bfloat16, torch.float16, tor
 
 
 def give(mailbox: Mailbox, to: str, state: PlainState, generation: int, most_values: int) -> None:
-    """Send a state to a node that takes tensors of at most this many values; through memory, if both can open it."""
-    if mailbox.shares_memory(to):
+    """Send a state to a node that takes tensors of at most so many values; a large one through memory, if both can."""
+    if mailbox.shares_memory(to) and _size(state) >= SMALLEST:
         try:
             control, memory = in_memory(state, generation)
         except OSError as error:
@@ -41,6 +42,13 @@ def give(mailbox: Mailbox, to: str, state: PlainState, generation: int, most_val
             return
     for packet in packets(state, generation, most_values):
         mailbox.send(to, packet)
+
+
+def _size(state: PlainState) -> int:
+    """The bytes of its tensors."""
+    taken_out = Outline()
+    taken_out.of(state)
+    return sum(tensor.nbytes for tensor in taken_out.tensors.values())
 
 
 def in_memory(state: PlainState, generation: int) -> tuple[StateInMemory, GivenMemory]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import select
@@ -376,6 +377,7 @@ def test_a_line_that_nobody_waited_for_brings_what_was_sent(mailboxes):
 
 def _memory_open() -> int:
     """How many files of this process are memory that is on its way."""
+    gc.collect()  # what earlier tests have left
     entries = Path("/proc/self/fd").iterdir()
     return sum(entry.is_symlink() and os.readlink(entry).startswith("/memfd:ownpace ") for entry in entries)  # noqa: PTH115
 
@@ -393,7 +395,7 @@ def test_a_state_is_given_in_memory_which_is_let_go_of_as_soon_as_it_is_taken(tw
     there, here = two
     before = _memory_open()
     for number in range(3):
-        give(here, "there", {"values": torch.full((1000,), float(number))}, 1, 100)
+        give(here, "there", {"values": torch.full((100_000,), float(number))}, 1, 100)
     assert _memory_open() == before + 3
     kept = []
     for number in range(3):
@@ -408,7 +410,7 @@ def test_a_state_is_given_in_memory_which_is_let_go_of_as_soon_as_it_is_taken(tw
 def test_what_is_given_to_a_node_that_is_gone_is_let_go_of(two):
     _, here = two
     before = _memory_open()
-    give(here, "there", {"values": torch.ones(1000)}, 1, 100)
+    give(here, "there", {"values": torch.ones(100_000)}, 1, 100)
     here.drop("there")
     assert _memory_open() == before
 
@@ -419,9 +421,9 @@ def test_where_there_is_no_memory_a_state_goes_through_a_socket(two):
     resource.setrlimit(resource.RLIMIT_FSIZE, (999, hard))
     try:
         opened = _memory_open()
-        give(here, "there", {"values": torch.ones(1000)}, 1, 600)
+        give(here, "there", {"values": torch.ones(100_000)}, 1, 60_000)
         assert _memory_open() == opened
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
-    kinds = [type(unpack(arrived(there)[1], Limits(SHARDS, 600)).control) for _ in range(3)]
+    kinds = [type(unpack(arrived(there)[1], Limits(SHARDS, 60_000)).control) for _ in range(3)]
     assert kinds == [StateOutline, StateTensor, StateTensor]
