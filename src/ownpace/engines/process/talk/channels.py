@@ -33,8 +33,6 @@ _MOST_KNOWN = 8
 locked memory, which takes as long to allocate as to sum."""
 _PATIENCE = timedelta(hours=24)
 """Workers may compute that long between two collectives; a process that dies is noticed at once, by its connections."""
-
-
 _TIMEOUT_CAN_CHANGE = hasattr(dist.ProcessGroupGloo, "set_timeout")
 """Whether connecting can have another limit than collectives: not with older versions of torch."""
 
