@@ -64,3 +64,18 @@ def test_killed_then_asked_to_end_it_still_is_the_same_run(start: Start, tmp_pat
     assert numbers == list(range(2, 2 + len(numbers)))
     assert [event.kind for event in events if event.kind in ("run", "end")] == ["run", "end"]
     assert (events[0].kind, events[-1].kind) == ("run", "end")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("algorithm", ["sync", "local"])
+def test_a_large_model_goes_on_with_what_went_through_memory(algorithm, tmp_path):
+    """`local`: each worker has an optimizer of its own."""
+    train(
+        algorithm=algorithm, task="tests.process.wide:Wide", engine="process", fleet="x2", sampling="shards",
+        batch_size=8, samples=320, lr=0.05, momentum=0.9, checkpoint_every=64, out=tmp_path / "whole",
+    )  # fmt: skip
+    older, _ = sorted((tmp_path / "whole" / "checkpoints").iterdir())
+    train(resume=older, out=tmp_path / "again")
+    whole, again = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "again"))
+    assert whole == again

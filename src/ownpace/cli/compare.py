@@ -25,7 +25,6 @@ from ownpace.run.place import COMPARISON, FIGURE, check_comparison, check_run
 
 if TYPE_CHECKING:  # and in functions below: these need torch, for which `--help` must not wait
     from ownpace.engines import Job
-    from ownpace.report.outline import RunOutline
     from ownpace.report.summary import Summary
     from ownpace.run import Result
 
@@ -111,10 +110,10 @@ def compare(
     folder = options.folder_for(out, "compare", label(configs[0].task))
     runs = [(each, folder / _folder_name(each, numbers)) for each in configs]
     check_comparison(folder, overwrite=overwrite)
-    results, outlines = _run_all(runs, overwrite, plain=not as_json)
+    results = _run_all(runs, overwrite, plain=not as_json)
     if results[-1].error is not None and results[0].folder is None:
         raise results[-1].error  # nothing was begun, so what an earlier comparison left stays
-    _show(folder, results, outlines, as_json)
+    _show(folder, results, as_json)
     _fail(results)
 
 
@@ -135,10 +134,8 @@ def _with_target(config: Config) -> Config:
     return replace(config, target=usual.target, target_loss=usual.target_loss)
 
 
-def _run_all(runs: Runs, overwrite: bool, *, plain: bool) -> tuple[list[Result], list[RunOutline]]:
-    """The results of one run after the other, until one ends in an error that is not its algorithm's; and what a figure
-    shows of each.
-    """
+def _run_all(runs: Runs, overwrite: bool, *, plain: bool) -> list[Result]:
+    """The results of one run after the other, until one ends in an error that is not its algorithm's."""
     from ownpace.cli.progress import Live
     from ownpace.run import execute
 
@@ -164,10 +161,10 @@ def _run_all(runs: Runs, overwrite: bool, *, plain: bool) -> tuple[list[Result],
             # An algorithm that diverges is a result. Ctrl-C or a dead machine would end the next run, too.
             if result.error is not None and not isinstance(result.error, DivergenceError):
                 break
-    return results, [bar.outline for bar in bars]
+    return results
 
 
-def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_json: bool) -> None:
+def _show(folder: Path, results: list[Result], as_json: bool) -> None:
     from ownpace.cli.show import draw, show_place, show_remarks, show_warnings
     from ownpace.report.groups import grouped
     from ownpace.report.table import comparison_table
@@ -188,7 +185,7 @@ def _show(folder: Path, results: list[Result], outlines: list[RunOutline], as_js
     show_remarks(results, console)
     both = len({result.summary.engine for result in results}) > 1
     # Reversed twice: of several seeds the first is drawn, and algorithms stay in the order given.
-    known = [(_name(r.summary, both), outline) for r, outline in zip(results, outlines, strict=False)]
+    known = [(_name(result.summary, both), result.outline) for result in results]
     seeds = sorted({result.summary.seed for result in results})
     note = f"seed {results[0].summary.seed} of {len(seeds)} seeds" if len(seeds) > 1 else None
     draw(dict(reversed(dict(reversed(known)).items())), folder / FIGURE, console, note)

@@ -16,7 +16,6 @@ from rich.table import Column
 from ownpace.core.contract.events import Evaluation, Event
 from ownpace.engines import Job
 from ownpace.engines.job import ProgressReport
-from ownpace.report.outline import RunOutline
 
 MOST_WORKERS = 16
 """At most this many workers get a line of their own."""
@@ -95,8 +94,6 @@ class Bar:
         self._by_time = False
         self._score = self._accuracy = self._last_speed = ""
         self._workers: dict[str, TaskID] = {}
-        self.outline = RunOutline()
-        """What a figure shows of the run; so its records need not be read for that."""
 
     def on_start(self, job: Job, engine: str = "virtual") -> None:
         """The run begins; it ends after this many samples, or at this time."""
@@ -141,8 +138,7 @@ class Bar:
             self._progress.update(self._workers[name], completed=busy, note=note)
 
     def on_event(self, event: Event) -> None:
-        """Remember the latest evaluation, and what a figure needs."""
-        self.outline.take(event)
+        """Remember the latest evaluation."""
         if isinstance(event, Evaluation):
             self._accuracy = (
                 "" if event.accuracy is None else f"{'  accuracy' if self._wide else ''} {event.accuracy:.1%}"

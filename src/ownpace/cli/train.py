@@ -71,8 +71,8 @@ def train(
     if not is_main_process():  # another rank of torchrun's speaks for the run, and writes
         _take_part(described, folder, resumption)
     others = partial(hooks.listening, tensorboard, wandb, folder.name)
-    result, outline = _run(described, folder, resumption, others, overwrite=replaces, plain=not as_json)
-    _show(result, {name: outline}, Console(quiet=as_json))  # quiet for a program: the figure is still drawn
+    result = _run(described, folder, resumption, others, overwrite=replaces, plain=not as_json)
+    _show(result, {name: result.outline}, Console(quiet=as_json))  # quiet for a program: the figure is still drawn
     _finish(result, as_json)
 
 
@@ -130,7 +130,7 @@ def _run(
     *,
     overwrite: bool,
     plain: bool,
-) -> tuple[Result, RunOutline]:
+) -> Result:
     """Run it with a bar that shows how far it is, and with other tools that listen."""
     from ownpace.cli.progress import Live
     from ownpace.run import execute
@@ -155,7 +155,7 @@ def _run(
             on_progress=bar.on_progress,
         )
         bar.close(result.summary.reason)
-    return result, bar.outline
+    return result
 
 
 def _resumption(resume: Path | None, config: Path | None, given: options.Given) -> Resumption | None:

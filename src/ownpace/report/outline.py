@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ownpace.core.contract.events import Compute, End, Evaluation, Event, Load, Run, Transfer, Update, Wait
 from ownpace.core.contract.target import Goal, TargetWatch
@@ -14,8 +15,25 @@ MOST_ROWS = 8
 MOST_SPANS = 4000
 """Of each kind and worker: more cannot be told apart in a figure."""
 UPDATES_SHOWN = 6
-Spans = list[tuple[float, float]]
-"""From when until when."""
+
+
+class Spans:
+    """From when until when, as many times as there is room for: pairs of Python's numbers would take seven times as
+    much, and a run with many workers has a hundred thousand of them.
+    """
+
+    def __init__(self) -> None:
+        self._ends = array("d")
+
+    def __len__(self) -> int:
+        return len(self._ends) // 2
+
+    def __iter__(self) -> Iterator[tuple[float, float]]:
+        return zip(self._ends[::2], self._ends[1::2], strict=True)
+
+    def add(self, t: float, until: float) -> None:
+        """One more."""
+        self._ends.extend((t, until))
 
 
 class RunOutline:
@@ -97,9 +115,9 @@ class RunOutline:
         return [] if self.run is None else self.run.groups.get(group, [])
 
     def _note(self, kind: str, row: int, t: float, until: float) -> None:
-        spans = self.spans.setdefault((kind, row), [])
+        spans = self.spans.setdefault((kind, row), Spans())
         if len(spans) < MOST_SPANS:
-            spans.append((t, until))
+            spans.add(t, until)
         else:
             self.known_until = min(self.known_until, t)
 

@@ -47,7 +47,14 @@ from ownpace.engines.process.talk.control import (
     WorkerBuffers,
 )
 from ownpace.engines.process.talk.mailbox import Mailbox
-from ownpace.engines.process.talk.regrouping import Lost, RegroupPlan, Standing, StateOutline, StateTensor
+from ownpace.engines.process.talk.regrouping import (
+    Lost,
+    RegroupPlan,
+    Standing,
+    StateInMemory,
+    StateOutline,
+    StateTensor,
+)
 from ownpace.engines.process.talk.replica_control import Apart, Checksums
 from ownpace.engines.process.talk.wire import blamed, unpack_from
 from ownpace.engines.process.talk.wire_header import Limits
@@ -169,7 +176,7 @@ class Hub:
                 self._generations.complain(name, generation)
             case Standing():
                 self._generations.take_standing(name, control)
-            case StateOutline() | StateTensor():
+            case StateOutline() | StateTensor() | StateInMemory():
                 self._parts.collector.take(name, control, body)
             case Failed():
                 self.membership.take_failure(name, control)

@@ -12,7 +12,7 @@ from ownpace.engines.process.hub.parts import HubParts
 from ownpace.engines.process.meet.run_state import states_to_give
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.talk.regrouping import RegroupPlan
-from ownpace.engines.process.talk.states import packets
+from ownpace.engines.process.talk.states import give
 from ownpace.engines.roster import Roster
 
 _LAST_CHECKPOINT_S = 6.0
@@ -67,8 +67,7 @@ class HubStates:
             if plan.giver != HUB:
                 self._lost_updates = max(0, self._updates_of_lost.get(name, 0) - plan.version)
                 log.warning("%s goes on from a moment before: %s updates are lost", name, self._lost_updates)
-            for packet in packets(state, plan.generation, config.terms.layout.size):
-                parts.mailbox.send(name, packet)
+            give(parts.mailbox, name, state, plan.generation, config.terms.layout.size)
 
     def begin_generation(self, plan: RegroupPlan | None, roster: Roster) -> None:
         """All are prepared: nothing is in flight, and every node has what is planned."""

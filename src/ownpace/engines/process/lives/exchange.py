@@ -13,8 +13,8 @@ from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.node.nodes import ProcessNode
 from ownpace.engines.process.node.worker import ProcessWorker
-from ownpace.engines.process.talk.regrouping import RegroupPlan, Standing, StateOutline, StateTensor
-from ownpace.engines.process.talk.states import StateAssembly, packets
+from ownpace.engines.process.talk.regrouping import RegroupPlan, Standing, StateInMemory, StateOutline, StateTensor
+from ownpace.engines.process.talk.states import StateAssembly, from_memory, give
 
 
 @dataclass
@@ -67,9 +67,13 @@ def await_state(node: ProcessNode, generation: int) -> PlainState:
     """Wait for what the giver gives in this generation; what is left of an earlier attempt is passed over."""
     assembly: StateAssembly | None = None
     while True:
-        control, body = node.inbox.wait_for(StateOutline, StateTensor)
+        control, body = node.inbox.wait_for(StateOutline, StateTensor, StateInMemory)
         state: PlainState | None = None
-        if isinstance(control, StateOutline):
+        if isinstance(control, StateInMemory):
+            # Whichever it is: who gives it keeps it until it is taken.
+            given = from_memory(control, "the giver", copied=True)
+            state = given if control.generation == generation else None
+        elif isinstance(control, StateOutline):
             assembly = StateAssembly() if control.generation == generation else None
             state = None if assembly is None else assembly.begin(control)
         elif assembly is not None and isinstance(control, StateTensor):
@@ -80,5 +84,4 @@ def await_state(node: ProcessNode, generation: int) -> PlainState:
 
 def give_state(node: ProcessNode, to: str, state: PlainState, generation: int) -> None:
     """Send a state to another node, or to the hub."""
-    for packet in packets(state, generation, node.context.layout.size):
-        node.context.mailbox.send(to, packet)
+    give(node.context.mailbox, to, state, generation, node.context.layout.size)

@@ -132,6 +132,8 @@ def next_node(
     """What a process is in the generation that is planned; `look` is called while its groups wait for others."""
     roster = session.terms.roster(plan.workers)
     address = roster.by_name[before.address.name]
+    gone = before.context.roster.by_name.keys() - roster.by_name.keys()
+    connection.leave(before.context.generation, someone_died=bool(gone or plan.fresh))
     node = make(
         connection.context(
             session.terms,

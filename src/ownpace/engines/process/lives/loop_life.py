@@ -221,7 +221,7 @@ class LoopLife:
         """The generation has started, for all: from now on its claims count."""
         counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
         if self._counters is not None:
-            self._counters.forget_claims()
+            self._counters.forget()
             self._counters.close()
         self._counters, self._num_workers, self._is_running = counters, len(self.node.workers), True
         data, samples, is_new = self._parts.data, self.node.progress.samples, self._is_new

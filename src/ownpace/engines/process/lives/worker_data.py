@@ -77,7 +77,7 @@ class WorkerData:
         """The generation has started, for all workers: from now on its claims count."""
         counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
         if self._counters is not None:
-            self._counters.forget_claims()
+            self._counters.forget()
         self.close()
         self._counters, self._left = counters, left
         self._begun_at, self._num_workers = node.progress.samples, len(node.workers)

@@ -166,7 +166,8 @@ class WorkerLife:
         if self._is_running:
             self._counts, self._is_running = NodeCounts.of_worker(before), False
             self._is_apart = self._is_apart or before.learner.has_stepped_alone
-        plan = await_plan(before, self._counts, is_new=self._is_new, checksums=self._checksums())
+        checksums = self._checksums()
+        plan = await_plan(before, self._counts, is_new=self._is_new, checksums=checksums)
         self.node = node = next_node(
             before, plan, self._session, self._connection, partial(self._worker, before=before), self._look
         )
@@ -179,7 +180,9 @@ class WorkerLife:
             if plan.wants_state:
                 give_state(node, HUB, self._state(left, plan), plan.generation)
             spans_hosts = self._is_new and self._session.spans_hosts
-            self._connection.start_together(node, spans_hosts=spans_hosts, checksums=self._checksums())
+            if self._name in plan.receivers:  # else it has what it had
+                checksums = self._checksums()
+            self._connection.start_together(node, spans_hosts=spans_hosts, checksums=checksums)
         except BaseException:
             # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
             if node.inbox.has_started(plan.generation):
@@ -235,10 +238,14 @@ class WorkerLife:
 
     def _state(self, left: Sequence[Places], plan: RegroupPlan) -> PlainState:
         """What a checkpoint needs of this worker."""
-        gives = plan.giver == self._name or self._is_apart
         processor = self._processor
+        if plan.giver == self._name:
+            shared = self._shared()
+        else:  # its parameters are the giver's
+            shared = {"optimizer": self._held.all_states()} if self._is_apart else {}
         return {
-            **(self._shared() if gives else {"counts": dataclasses.asdict(self._counts)}),
+            **shared,
+            "counts": dataclasses.asdict(self._counts),
             "left": left,
             "buffers": self._computer.buffer_list(),
             "random": generator_states(self.node.context.like.device),

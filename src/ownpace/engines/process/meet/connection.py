@@ -68,7 +68,7 @@ class Connection:
         )
         self.clock = WallClock()
         self._reporter: Reporter | None = None
-        self._wired: SealedStore | None = None
+        self._stores: dict[int, SealedStore] = {}
         self._on_wait = on_wait
         self._has_complained = False
         # Last: as soon as the others can find this node, they send to it.
@@ -95,9 +95,6 @@ class Connection:
         """What a node here is given to work with in one generation."""
         if self._reporter is None:  # one for all generations: sums go on
             self._reporter = Reporter(self.name, self.mailbox, self.clock, detail=terms.detail)
-        if self._wired is not None:
-            self._wired.forget()  # all have left the generation before
-        self._wired = self.store_of(generation)
         return NodeContext(
             address=address,
             roster=roster,
@@ -106,7 +103,7 @@ class Connection:
             like=like,
             mailbox=self.mailbox,
             wiring=Wiring(
-                self._wired,
+                self.store_of(generation),
                 self.rendezvous.backend,
                 self.rendezvous.host,
                 self.rendezvous.timeout_s,
@@ -122,7 +119,14 @@ class Connection:
 
     def store_of(self, generation: int) -> SealedStore:
         """The store with keys of this generation alone: addresses of an earlier one lead to nobody."""
-        return self.store.within(f"generation/{generation}")
+        if generation not in self._stores:
+            self._stores[generation] = self.store.within(f"generation/{generation}")
+        return self._stores[generation]
+
+    def leave(self, generation: int, *, someone_died: bool) -> None:
+        """All have left this generation: remove what the store has of it."""
+        self.store_of(generation).forget(of_others=someone_died)
+        del self._stores[generation]
 
     def introduce(self, node: ProcessNode, fingerprint: dict[str, str]) -> bool:
         """Show the hub what this worker is about to train, and wait for its consent.

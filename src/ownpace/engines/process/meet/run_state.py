@@ -16,8 +16,8 @@ from ownpace.core.learning.optimizer import State
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.node.terms import RunTerms
-from ownpace.engines.process.talk.regrouping import RegroupPlan, StateOutline, StateTensor
-from ownpace.engines.process.talk.states import StateAssembly
+from ownpace.engines.process.talk.regrouping import RegroupPlan, StateInMemory, StateOutline, StateTensor
+from ownpace.engines.process.talk.states import StateAssembly, from_memory
 from ownpace.engines.roster import Roster
 
 NodeState = Mapping[str, Any]
@@ -31,14 +31,19 @@ class StateCollector:
         self._assemblies: dict[str, StateAssembly] = {}
         self._states: dict[str, NodeState] = {}
 
-    def take(self, name: str, control: StateOutline | StateTensor, body: Tensor | None) -> None:
-        """Take a part of a node's state.
+    def take(self, name: str, control: StateOutline | StateTensor | StateInMemory, body: Tensor | None) -> None:
+        """Take a node's state, or a part of it.
 
         Raises:
             WireError: It does not belong to any.
+            SharedMemoryError: It cannot be opened.
         """
-        assembly = self._assemblies.setdefault(name, StateAssembly())
-        state = assembly.begin(control) if isinstance(control, StateOutline) else assembly.take(control, body)
+        state: PlainState | None
+        if isinstance(control, StateInMemory):
+            state = from_memory(control, name)
+        else:
+            assembly = self._assemblies.setdefault(name, StateAssembly())
+            state = assembly.begin(control) if isinstance(control, StateOutline) else assembly.take(control, body)
         if state is not None:
             self._states[name] = state
 
@@ -47,18 +52,18 @@ class StateCollector:
         return self._states.get(name)
 
     def run_state(self, roster: Roster, giver: str, generation: int, time_s: float, tallies: PlainState) -> PlainState:
-        """The state of the run; all nodes have sent theirs."""
-        states = self._states
-        given = states[giver]
+        """The state of the run; all nodes have sent theirs. Those of workers are not kept any longer."""
         workers = [worker.name for worker in roster.workers]
-        servers = [states[server.name] for server in roster.servers]
-        replicas = [_joined(servers)] if servers else [_replica(given)]
+        states = {name: self._states.pop(name) for name in workers}
+        given = states[giver]
+        servers = [self._states[server.name] for server in roster.servers]
+        replicas = [_joined(servers)] if servers else [_replica(given, given)]
         places = dict.fromkeys(workers, 0)
         for name in workers:
-            # Where each worker has an optimizer of its own, or is elsewhere.
-            if not servers and name != giver and "values" in states[name]:
+            # Where each worker has an optimizer of its own; parameters are the same for all at a border.
+            if not servers and name != giver and "optimizer" in states[name]:
                 places[name] = len(replicas)
-                replicas.append(_replica(states[name]))
+                replicas.append(_replica(given, states[name]))
         return {
             "engine": "process",
             "generation": generation,
@@ -85,8 +90,8 @@ class StateCollector:
         }
 
 
-def _replica(state: NodeState) -> PlainState:
-    return {"parameters": state["values"], "optimizer": state["optimizer"]}
+def _replica(given: NodeState, state: NodeState) -> PlainState:
+    return {"parameters": given["values"], "optimizer": state["optimizer"]}
 
 
 def _joined(servers: Sequence[NodeState]) -> PlainState:

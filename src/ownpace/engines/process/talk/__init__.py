@@ -5,7 +5,7 @@ wire           how a message looks: header, numbers, raw tensor bytes; wire_head
 control        what nodes and the hub say about the run, with the sequence of a whole one; control_record: as JSON
 regrouping     the same from one generation to the next; states: what travels then
 rank_control   what the ranks of a script say to each other; replica_control: what workers say of their replicas
-shared_memory  large tensors between processes of one host; spare_memory: used again
+shared_memory  large tensors between processes of one host; spare_memory: used again; given_memory: whole states
 shared_sums    sums on one host, through memory (shared_slots, or a GPU's: gpu_slots) that members give each other
                (shared_meeting) and wait for (futex)
 links          bandwidths that a fleet file prescribes

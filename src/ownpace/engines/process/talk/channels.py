@@ -33,6 +33,8 @@ _MOST_KNOWN = 8
 locked memory, which takes as long to allocate as to sum."""
 _PATIENCE = timedelta(hours=24)
 """Workers may compute that long between two collectives; a process that dies is noticed at once, by its connections."""
+_TIMEOUT_CAN_CHANGE = hasattr(dist.ProcessGroupGloo, "set_timeout")
+"""Whether connecting can have another limit than collectives: not with older versions of torch."""
 
 
 class Work(Protocol):
@@ -343,7 +345,11 @@ def _make(
     gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # torch exports no other name for it
     # On the address of this run: by default gloo listens wherever the host name leads.
     gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=wiring.host)]
-    gloo._timeout = _PATIENCE
+    # For a member that dies while it connects: gloo waits for five times as long, and nothing else ends that.
+    gloo._timeout = timedelta(seconds=wiring.timeout_s) if _TIMEOUT_CAN_CHANGE else _PATIENCE
     # Channels already work side by side; more threads would only compete for the cores.
     gloo._threads = 1 if count > 1 else 2
-    return cast(_ProcessGroup, dist.ProcessGroupGloo(store, member, size, gloo))
+    group = dist.ProcessGroupGloo(store, member, size, gloo)
+    if _TIMEOUT_CAN_CHANGE:
+        group.set_timeout(_PATIENCE)
+    return cast(_ProcessGroup, group)

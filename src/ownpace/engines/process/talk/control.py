@@ -45,6 +45,7 @@ from ownpace.engines.process.talk.regrouping import (
     Regroup,
     RegroupPlan,
     Standing,
+    StateInMemory,
     StateOutline,
     StateTensor,
 )
@@ -276,6 +277,7 @@ Control = (
     | RegroupPlan
     | StateOutline
     | StateTensor
+    | StateInMemory
     | DeclaredDead
     | Release
     | Goodbye

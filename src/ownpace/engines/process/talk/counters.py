@@ -59,6 +59,8 @@ class Counters:
         self._names: list[str] = []
         self._noted = ""
         """Where the store has this worker's latest claims: it would keep them as long as the run lasts."""
+        self._counted: set[str] = set()
+        """Where it has the counts."""
         if not spans_hosts:
             if first:
                 mark = os.urandom(16).hex().encode()
@@ -73,6 +75,8 @@ class Counters:
 
     def forget_path(self) -> None:
         """All workers have opened the files: their names can go, so that nothing is left when the last one ends."""
+        if self._names:
+            self._store.delete_key(self._scope + _KEY)
         for name in self._names:
             private_files.remove(name)
         self._names = []
@@ -116,15 +120,21 @@ class Counters:
         if self._files is None:
             key = f"{self._scope}claims/{number}/{claim.rank}"
             if key != self._noted:  # the first of a loop: nobody asks for those of the one before
-                self.forget_claims()
+                self._forget_claims()
                 self._noted = key
             self._store.append(key, f"{claim.start} {claim.samples} ")
             return
         with self._files as (counts, claims):
             _append(counts, claims, number, claim)
 
-    def forget_claims(self) -> None:
-        """The next generation has started, for all: nobody asks any more what this worker took in this one."""
+    def forget(self) -> None:
+        """The next generation has started, for all: nobody counts here, nor asks any more what this worker took."""
+        self._forget_claims()
+        for key in self._counted:
+            self._store.delete_key(key)
+        self._counted = set()
+
+    def _forget_claims(self) -> None:
         if self._noted:
             self._store.delete_key(self._noted)
             self._noted = ""
@@ -139,6 +149,7 @@ class Counters:
         return sorted(Claim(*claim) for claim in _CLAIM.iter_unpack(written))
 
     def _add(self, key: str, places: int) -> int:
+        self._counted.add(key)
         now = int(self._store.add(key, places))
         if not places <= now <= _MOST_COUNTED:
             raise WireError(f"the store says that {now} samples were taken, which no worker of this run has counted")

@@ -24,6 +24,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ownpace.core.contract.errors import InputError, MachineDied, WireError
 from ownpace.engines.process.talk import shared_memory, wire
+from ownpace.engines.process.talk.given_memory import GivenMemory
 from ownpace.engines.process.talk.line import Line
 from ownpace.engines.process.talk.run_key import RunKey
 from ownpace.engines.process.talk.wire_header import Frame
@@ -83,6 +84,8 @@ class Mailbox:
         self.unheard = 0
         """Messages that came from others than those who are heard, and were thrown away unread."""
         self._lines: dict[str, Line] = {}
+        self._given: dict[str, list[GivenMemory]] = {}
+        """What each node is given, and has not taken yet."""
         # The authenticator before the socket: one bound without it would admit any client for a moment.
         self._context = zmq.Context()
         self._authenticator = ThreadAuthenticator(self._context)
@@ -131,10 +134,31 @@ class Mailbox:
         else:
             line.socket.send_multipart([_IN_MEMORY, header, numbers, place])
 
+    def shares_memory(self, to: str) -> bool:
+        """Whether a node can open memory of this process; opens the line to it, if there is none."""
+        if to not in self._lines:
+            self.connect(to)
+        return self._lines[to].memory is not None
+
+    def keep(self, memory: GivenMemory, to: str) -> None:
+        """Keep memory that is given to a node until it has taken it, or is gone."""
+        self._given.setdefault(to, []).append(memory)
+
+    def _let_go(self) -> None:
+        """Let go of memory that has been taken."""
+        for name, given in list(self._given.items()):
+            for memory in [memory for memory in given if memory.is_taken]:
+                memory.close()
+                given.remove(memory)
+            if not given:
+                del self._given[name]
+
     def receive(self, timeout_s: float | None = None) -> tuple[str, Sequence[Frame]] | None:
         """The next message: its sender, and its frames, which hold until this is called again. None: none came."""
         # What the last message pointed to has been read by now: its memory may be written again.
         self._incoming.taken()
+        if self._given:
+            self._let_go()
         while self._box.poll(None if timeout_s is None else round(timeout_s * 1000)):
             sender, *frames = self._box.recv_multipart(copy=False)
             # Before anything of it is read: who has the key, but no place in the run, gets nothing done.
@@ -190,6 +214,8 @@ class Mailbox:
         line = self._lines.pop(name, None)
         if line is not None:
             line.close(0)
+        for memory in self._given.pop(name, ()):
+            memory.close()
 
     @property
     def waiting(self) -> bool:
@@ -258,6 +284,8 @@ class Mailbox:
         linger_ms = 0 if now else _LINGER_MS
         for line in self._lines.values():
             line.close(linger_ms)
+        for memory in (memory for given in self._given.values() for memory in given):
+            memory.close()
         self._box.close(linger=linger_ms)
         self._authenticator.stop()
         self._context.term()  # last: it waits for every socket above

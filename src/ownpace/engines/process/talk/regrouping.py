@@ -11,7 +11,7 @@ is not over. A node that dies meanwhile makes the hub begin again, with the next
       │── Standing ────────────►│        I have; this is how far I am, and whose samples are in my parameters
       │◄── RegroupPlan ─────────│        who takes part, who of them gives what it has to whom
       │─ (StateOutline, StateTensor*) ─► worker        the giver, to the other workers
-      │── (StateOutline, StateTensor*) ►│  and to the hub, for a checkpoint
+      │── (StateOutline, StateTensor*) ►│  and to the hub, for a checkpoint; on one host, (StateInMemory)
       │── Prepared(number) ────►│        what I have is as planned
       │◄── Start(zero_s) ───────│        all have it: the coroutines begin
 
@@ -105,6 +105,19 @@ class StateTensor:
     shape: list[Count]
     is_last: bool
     """Whether no more of this tensor follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateInMemory:
+    """A whole state: its outline as JSON, and where the bytes of its tensors are, one after the other."""
+
+    generation: Count
+    outline: str
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[Count]]
+    pid: Count
+    file: Count
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import threading
 import time
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store
@@ -26,6 +27,14 @@ _PATIENCE_S = 300.0
 """How long to wait where nobody says: as torch's stores do."""
 
 
+@dataclass
+class _Keys:
+    """What one process knows of a store."""
+
+    written: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+
+
 class SealedStore(Store):
     """Any store of torch's. torch itself uses this one, too, when it connects a group."""
 
@@ -35,15 +44,15 @@ class SealedStore(Store):
         secret: str,
         scope: str = "",
         over: threading.Event | None = None,
-        written: list[str] | None = None,
+        known: _Keys | None = None,
     ) -> None:
-        """`over`: when it is set, nobody waits for keys any more. `written`: takes the keys that are written."""
+        """`over`: when it is set, nobody waits for keys any more. `known`: takes the keys that are written and read."""
         super().__init__()
         self._store = store
         self._secret = secret
         self._scope = scope
         self._over = over or threading.Event()
-        self._written = [] if written is None else written
+        self._known = _Keys() if known is None else known
         self._key = hashlib.sha256(f"ownpace store {secret}".encode()).digest()
 
     def within(self, prefix: str) -> SealedStore:
@@ -52,12 +61,16 @@ class SealedStore(Store):
 
     def until(self, over: threading.Event) -> SealedStore:
         """The same, whose waits end when this is set."""
-        return SealedStore(self._store, self._secret, self._scope, over, self._written)
+        return SealedStore(self._store, self._secret, self._scope, over, self._known)
 
-    def forget(self) -> None:
-        """Remove what was written here: nobody needs it any more, and it would be kept until the store ends."""
-        written, self._written[:] = self._written[:], []
-        for key in written:
+    def forget(self, *, of_others: bool = False) -> None:
+        """Remove what was written here: nobody needs it any more, and it would be kept until the store ends.
+
+        `of_others`: also what was read here, since one of those who wrote it may be dead.
+        """
+        keys = self._known.written | self._known.read if of_others else self._known.written
+        self._known.written, self._known.read = set(), set()
+        for key in keys:
             self._store.delete_key(key)
 
     @property
@@ -72,12 +85,13 @@ class SealedStore(Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         plain = value.encode() if isinstance(value, str) else bytes(value)
-        self._written.append(key)
+        self._known.written.add(key)
         self._store.set(key, self._seal(key, plain) + plain)  # type: ignore[arg-type]  # it takes bytes, too
 
     def get(self, key: str) -> bytes:
         if not self._store.check([key]):
             self.wait([key])
+        self._known.read.add(key)
         sealed = bytes(self._store.get(key))
         seal, plain = sealed[:_SEAL], sealed[_SEAL:]
         if not hmac.compare_digest(seal, self._seal(key, plain)):

@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,18 +50,27 @@ def identity() -> str:
     return ""
 
 
+def new_memory() -> int:
+    """A file that is memory, empty and not sealed."""
+    return os.memfd_create("ownpace", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def seal(file: int) -> None:
+    """Keep its size for good: a receiver that reads from memory which shrinks would be killed by SIGBUS."""
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+
+
 def make_memory(nbytes: int) -> tuple[int, mmap.mmap]:
     """Memory that other processes can open: the number of its file, and the memory itself, full of zeros.
 
     Raises:
         OSError: There is not so much, or the process may not have it, or has too many files open.
     """
-    file = os.memfd_create("ownpace", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    file = new_memory()
     try:
         # All of it now: where there is none left for a page when it is first written to, that ends the process.
         os.posix_fallocate(file, 0, nbytes)
-        # After its size is set. A receiver that reads from memory which shrinks would be killed by SIGBUS.
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        seal(file)
         return file, mmap.mmap(file, nbytes)
     except BaseException:
         os.close(file)
@@ -74,6 +83,17 @@ def open_memory(owner: str, pid: int, file: int) -> mmap.mmap:
     Raises:
         SharedMemoryError: It cannot be opened, or is not what it should be.
     """
+    with file_of_memory(owner, pid, file) as opened:
+        return mmap.mmap(opened, 0)
+
+
+@contextlib.contextmanager
+def file_of_memory(owner: str, pid: int, file: int) -> Iterator[int]:
+    """The file of memory that another process made, open for a moment.
+
+    Raises:
+        SharedMemoryError: It cannot be opened or mapped, or is not what it should be.
+    """
     try:
         entry = f"/proc/{pid}/fd/{file}"
         # Before it is opened: nobody says which file of this user is written to.
@@ -83,7 +103,7 @@ def open_memory(owner: str, pid: int, file: int) -> mmap.mmap:
         try:
             if fcntl.fcntl(opened, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise SharedMemoryError(f"{owner} shares memory that it could still shrink")
-            return mmap.mmap(opened, 0)
+            yield opened
         finally:
             os.close(opened)
     except (OSError, ValueError) as error:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import os
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +18,8 @@ from torch import Tensor
 
 from ownpace.core.contract.errors import PeerLost
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, local_store
-from ownpace.engines.process.talk.channels import AskedWork, Channels, ExchangedSum, Wiring, finish
+from ownpace.engines.process.talk.channels import _TIMEOUT_CAN_CHANGE, AskedWork, Channels, ExchangedSum, Wiring, finish
+from ownpace.engines.process.talk.sealed_store import SealedStore
 
 
 class SlowWork:
@@ -44,6 +51,71 @@ def test_a_sum_that_takes_longer_than_a_tick_is_waited_for():
 def test_a_failure_is_that_of_a_member():
     with pytest.raises(PeerLost, match="a member of workers is gone: connection closed"):
         finish([AskedWork(SlowWork(1, "connection closed"))], "workers", lambda: None)
+
+
+MEETINGS = 6
+"""Which of two members connects to the other depends on their ports, which the system draws."""
+
+
+class DiesInTheMiddle(dist.Store):
+    """The store of a member that dies when it has said where it listens, in all meetings."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self._store = store
+        self._missing = {f"group/meeting{number}/0/0/1" for number in range(MEETINGS)}
+
+    def set(self, key: str, value: Any) -> None:
+        self._store.set(key, value)
+        self._missing.discard(key)
+        if not self._missing:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._store.check(keys)
+
+
+def _connect_and_die(port: int) -> None:
+    store = DiesInTheMiddle(dist.TCPStore(LOOPBACK, port, is_master=False, wait_for_workers=False))
+    with ThreadPoolExecutor(MEETINGS) as meetings:
+        for number in range(MEETINGS):
+            meetings.submit(
+                Channels, f"meeting{number}", 1, 2, Wiring(SealedStore(store, "secret"), "gloo", LOOPBACK, 60), 1
+            )
+
+
+def _open_files_and_threads() -> tuple[int, int]:
+    gc.collect()  # what failed knows itself
+    files, threads = (len(list(Path(f"/proc/self/{what}").iterdir())) for what in ("fd", "task"))
+    return files, threads
+
+
+@pytest.mark.skipif(not _TIMEOUT_CAN_CHANGE, reason="this version of torch has one limit for all")
+def test_nothing_is_left_of_attempts_to_connect_to_a_member_that_has_died():
+    own, _ = local_store()
+    store = SealedStore(own, "secret")
+    for number in range(MEETINGS):
+        store.set(f"group/meeting{number}/here/0", "")
+    member = multiprocessing.get_context("spawn").Process(target=_connect_and_die, args=(own.port,))
+    member.start()
+    member.join(60)
+    assert member.exitcode == -signal.SIGKILL
+    member.close()
+    before = _open_files_and_threads()
+
+    def is_over() -> None:
+        raise PeerLost("a newer generation begins")
+
+    for number in range(MEETINGS):
+        with pytest.raises(PeerLost):  # it has heard so, or has found nobody to connect to before
+            Channels(f"meeting{number}", 0, 2, Wiring(store, "gloo", LOOPBACK, 0.2, is_over), 1)
+    for thread in threading.enumerate():
+        if thread.name == "ownpace-connect":
+            thread.join(60)
+    assert _open_files_and_threads() == before
 
 
 def test_small_vectors_are_exchanged_and_added_by_rank():

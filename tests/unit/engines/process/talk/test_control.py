@@ -45,6 +45,7 @@ EXAMPLES: list[control.Control] = [
     ),
     regrouping.StateOutline(3, "[]", ["0/values"]),
     regrouping.StateTensor("float32", [2, 3], is_last=True),
+    regrouping.StateInMemory(3, "[]", ["0/values"], ["float32"], [[2, 3]], 4711, 12),
     regrouping.DeclaredDead(),
     control.Release(),
     control.Goodbye(["{}"]),

@@ -66,6 +66,14 @@ def test_taking_leaves_no_claim(two):
     assert two[0].claims(0, 2) == []
 
 
+def test_no_key_is_left_behind():
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    before = store.num_keys()
+    counters = Counters(SealedStore(store, SECRET), SECRET, first=True, spans_hosts=False)
+    counters.close()
+    assert store.num_keys() == before
+
+
 def test_no_file_is_left_behind():
     counters = Counters(SealedStore(dist.HashStore(), SECRET), SECRET, first=True, spans_hosts=False)
     assert len(list(private_files.folder().iterdir())) == 2
@@ -128,7 +136,7 @@ def test_files_that_went_with_their_generation_are_not_the_users_fault():
         Counters(store, SECRET, first=False, spans_hosts=False, on_wait=hear)
 
 
-def test_a_store_keeps_the_claims_of_the_latest_loop_and_generation_alone():
+def test_a_store_keeps_counts_and_claims_of_the_latest_generation_alone_and_claims_of_its_latest_loop():
     store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
     counters = Counters(SealedStore(store, SECRET), SECRET, first=True, spans_hosts=True)
     for loop in (1, 2, 3):
@@ -136,5 +144,7 @@ def test_a_store_keeps_the_claims_of_the_latest_loop_and_generation_alone():
             counters.note(loop, Claim(start, 8, 0))
     assert counters.claims(3, 1) == [Claim(0, 8, 0), Claim(8, 8, 0)]
     assert counters.claims(2, 1) == []
-    counters.forget_claims()
+    assert counters.claiming(3, 0)(8) == 0
+    counters.forget()
     assert not store.check(["claims/3/0"])
+    assert not store.check(["count/3"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import resource
 import select
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +23,9 @@ from ownpace.core.contract.values import Shard
 from ownpace.engines.process.talk import shared_memory
 from ownpace.engines.process.talk.control import Stop
 from ownpace.engines.process.talk.mailbox import Mailbox
+from ownpace.engines.process.talk.regrouping import StateInMemory, StateOutline, StateTensor
 from ownpace.engines.process.talk.run_key import RunKey
+from ownpace.engines.process.talk.states import from_memory, give
 from ownpace.engines.process.talk.wire import Packet, pack, unpack
 from ownpace.engines.process.talk.wire_header import Frame, Limits
 
@@ -367,3 +373,57 @@ def test_a_line_that_nobody_waited_for_brings_what_was_sent(mailboxes):
     here.send("there", Packet(samples=7))
     assert arrived(there)[0] == "here"
     assert not here.is_refused("there")
+
+
+def _memory_open() -> int:
+    """How many files of this process are memory that is on its way."""
+    gc.collect()  # what earlier tests have left
+    entries = Path("/proc/self/fd").iterdir()
+    return sum(entry.is_symlink() and os.readlink(entry).startswith("/memfd:ownpace ") for entry in entries)  # noqa: PTH115
+
+
+@pytest.fixture
+def two(mailboxes):
+    key = RunKey.new()
+    there, here = mailboxes.open("there", key), mailboxes.open("here", key)
+    if not here.shares_memory("there"):
+        pytest.skip("this system has no such memory")
+    return there, here
+
+
+def test_a_state_is_given_in_memory_which_is_let_go_of_as_soon_as_it_is_taken(two):
+    there, here = two
+    before = _memory_open()
+    for number in range(3):
+        give(here, "there", {"values": torch.full((100_000,), float(number))}, 1, 100)
+    assert _memory_open() == before + 3
+    kept = []
+    for number in range(3):
+        control = unpack(arrived(there)[1], Limits(SHARDS, 100)).control
+        assert isinstance(control, StateInMemory)
+        kept.append(from_memory(control, "here", copied=True))  # else it stays open, here
+        assert here.receive(0) is None
+        assert _memory_open() == before + 2 - number
+    assert [state["values"][999] for state in kept] == [0.0, 1.0, 2.0]  # type: ignore[index]
+
+
+def test_what_is_given_to_a_node_that_is_gone_is_let_go_of(two):
+    _, here = two
+    before = _memory_open()
+    give(here, "there", {"values": torch.ones(100_000)}, 1, 100)
+    here.drop("there")
+    assert _memory_open() == before
+
+
+def test_where_there_is_no_memory_a_state_goes_through_a_socket(two):
+    there, here = two
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (999, hard))
+    try:
+        opened = _memory_open()
+        give(here, "there", {"values": torch.ones(100_000)}, 1, 60_000)
+        assert _memory_open() == opened
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+    kinds = [type(unpack(arrived(there)[1], Limits(SHARDS, 60_000)).control) for _ in range(3)]
+    assert kinds == [StateOutline, StateTensor, StateTensor]

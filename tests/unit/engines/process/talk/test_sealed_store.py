@@ -117,3 +117,19 @@ def test_what_was_written_to_meet_is_forgotten_with_the_generation():
     assert own.num_keys() == before
     for channels in made:
         channels.close()
+
+
+def test_what_a_dead_member_has_written_is_forgotten_by_the_others():
+    own, _ = local_store()
+    before = own.num_keys()
+    dead, survivor = (SealedStore(own, "secret").within("generation/7") for _ in range(2))
+
+    def connect(store: SealedStore) -> Channels:
+        return Channels("workers", [survivor, dead].index(store), 2, Wiring(store, "gloo", LOOPBACK, 60), 2)
+
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(connect, [survivor, dead]))
+    survivor.forget(of_others=True)
+    assert own.num_keys() == before
+    for channels in made:
+        channels.close()
