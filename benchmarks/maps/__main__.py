@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=RESULTS / "map.jsonl", help="where results are kept")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--workers", type=int, nargs="*", help="only cells of so many workers")
+    parser.add_argument("--sums", type=float, nargs="*", help="only cells whose sum takes so many batches")
     parser.add_argument(
         "--again", nargs="*", default=[], help="search only these algorithms, also where they are known"
     )
@@ -26,6 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     known = read(options.kept, Cell)
     wanted = [cell for cell in cells() if not options.workers or cell.num_workers in options.workers]
+    wanted = [cell for cell in wanted if not options.sums or cell.sum in options.sums]
     if options.again:
         # All others stay known: they cut off who is late.
         wanted = [cell for cell in wanted if cell in known]
