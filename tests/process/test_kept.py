@@ -13,6 +13,7 @@ import ownpace
 from ownpace.core.contract.errors import Interrupted
 from ownpace.core.contract.events import Event, Generation, Update
 from ownpace.engines.process.meet import restarts
+from ownpace.engines.process.meet.rendezvous import local_store
 from ownpace.engines.process.run import launch
 
 DEATHS = 4
@@ -29,7 +30,7 @@ def kill(log: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_store_keeps_nothing_of_those_who_died(tmp_path, monkeypatch):
-    store, port = launch.local_store()
+    store, port = local_store()
     monkeypatch.setattr(launch, "local_store", lambda: (store, port))
     monkeypatch.setattr(restarts, "_LONGEST_S", 0.0)  # started again at once, however young they die
     keys: list[int] = []

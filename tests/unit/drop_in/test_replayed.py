@@ -12,7 +12,8 @@ from ownpace.drop_in.replayed import Replayed
 def read(length: int, epochs: int, counts: list[int]) -> dict[str, str]:
     """The marks of that many items an epoch, read in pieces of these sizes; the last size again until all are read."""
     order = Replayed(lambda epoch: iter(range(100 * epoch, 100 * epoch + length)), epochs, lambda epoch: epoch)
-    marks, place = {}, 0
+    marks: dict[str, str] = {}
+    place = 0
     order.first(2)
     while True:
         count = counts.pop(0) if len(counts) > 1 else counts[0]
