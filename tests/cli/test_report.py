@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,6 +95,19 @@ def test_without_tensorboard_one_line_says_what_to_install(ownpace, trained, mon
     code, _, err = ownpace("report r --tensorboard logs")
     assert code == 2
     assert "pip install 'ownpace[tensorboard]'" in err
+
+
+@pytest.mark.parametrize("missing", ["torch.utils.tensorboard", "wandb"])
+def test_where_one_tool_is_missing_the_other_hears_of_no_run(ownpace, monkeypatch, missing):
+    def begin(*args, **named):
+        pytest.fail("a run has begun")
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=begin))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=begin))
+    monkeypatch.setitem(sys.modules, missing, None)
+    code, _, err = ownpace("train --task quadratic --epochs 1 --tensorboard logs --wandb tests --out r")
+    assert code == 2
+    assert "pip install 'ownpace[" in err
 
 
 def test_a_run_goes_on_where_tensorboard_is_asked_for(ownpace, tmp_path, monkeypatch):

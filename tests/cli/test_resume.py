@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from ownpace.run.checkpoints import Checkpoints
 
 ARGUMENTS = "--task quadratic --fleet 2,1 --batch-size 8 --eval-every 4000 --checkpoint-every 2000"
@@ -68,6 +70,17 @@ def test_an_early_end_says_how_to_go_on_if_there_is_a_checkpoint(ownpace, tmp_pa
     code, out, _ = ownpace("train --resume run --fleet 1,1,1 --json")
     assert code == 0
     assert json.loads(out.splitlines()[-1])["samples"] >= 1000
+
+
+@pytest.mark.parametrize("parameter", ["backup -p backups=2", "layered -p groups=3", "wp -p steps=2 -p per_node=3"])
+def test_with_fewer_workers_than_its_parameters_ask_for_it_goes_on(ownpace, parameter):
+    """Machines may be gone for good, and a run that goes on cannot change its parameters."""
+    arguments = "--task quadratic --fleet 1,1,1 --samples 600 --checkpoint-every 300 --out run"
+    assert ownpace(f"train --algorithm {parameter} {arguments}")[0] == 0
+    assert ownpace("train --resume run --fleet 1,1 --samples 1200")[0] == 0
+    code, _, err = ownpace(f"train --algorithm {parameter} --fleet 1,1")
+    assert code == 2
+    assert "but there are 2 workers" in err
 
 
 def test_what_cannot_go_on_says_so_in_one_line(ownpace, tmp_path):

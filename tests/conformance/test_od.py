@@ -303,5 +303,10 @@ def test_a_run_that_was_mostly_warm_up_says_so():
     assert "0 of 100 updates" in str(OdSgd().remark(100))
     assert OdSgd().remark(400) is None
     assert OdSgd(warmup=0.9).remark(100) is None  # whoever gives a share knows
+    assert OdSgd(warmup=0.05).remark(225) is None
+    assert OdSgd(warmup=0).remark(225) is None
+    assert "0 of 225 updates were OD-SGD's" in str(OdSgd(warmup=0.999).remark(225))
+    assert "give warmup as a smaller share" in str(OdSgd(warmup=0.999).remark(225))
+    assert "9 of 100 updates" in str(OdSgd(warmup=0.91).remark(100))
     with pytest.raises(InputError, match="it must be a whole number of updates, or below 1"):
         OdSgd(warmup=1.5)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from ownpace.core.blocks.accumulate import accumulate
 from ownpace.core.blocks.push_pull import pull, push
 from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Server, Worker
 from ownpace.core.contract.values import Address, Gradient, Sources, sum_sources, union
 from ownpace.core.settings import not_negative
@@ -35,10 +36,19 @@ class BackupSgd(Algorithm):
     """Synchronous, but an update does not wait for the slowest few."""
 
     backups: int = 1
-    """b: for how many of the workers an update does not wait."""
+    """b: for how many of the workers an update does not wait; at most N − 1."""
 
     def __post_init__(self) -> None:
         not_negative(backups=self.backups)
+
+    def check(self, num_workers: int, sampling: str | None) -> None:
+        # One alone waits for nobody, and may leave the default.
+        most = max(1, num_workers - 1)
+        if self.backups > most:
+            raise InputError(
+                f"backups is {self.backups}, but there are {num_workers} workers, of which an update waits for one at "
+                f"least; use at most {most}"
+            )
 
     async def worker(self, me: Worker) -> None:
         while me.training:

@@ -98,6 +98,15 @@ class GroupingSgd(Algorithm):
                     f"groups is {shown(self.groups)}; name every rank from 0 on exactly once, as in 0,1/2,3"
                 )
 
+    def check(self, num_workers: int, sampling: str | None) -> None:
+        if self.data == "shares" and sampling is None:
+            raise InputError("data is 'shares', but a script's data is dealt out by its own loop; leave data out")
+        if self.data == "shares" and sampling != "shards":
+            raise InputError(
+                f"data is 'shares', which needs sampling 'shards', but sampling is '{sampling}'; change that, or leave "
+                "data out"
+            )
+
     def _by_hand(self) -> Division:
         assert self.groups is not None
         try:

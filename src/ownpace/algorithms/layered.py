@@ -56,10 +56,16 @@ class LayeredSgd(Algorithm):
 
     def __post_init__(self) -> None:
         positive(groups=self.groups)
+        if self.groups is not None and self.sizes is not None:
+            raise InputError(f"groups is {self.groups} and sizes is {shown(self.sizes)}; give one of them")
         if self.sizes is not None and not all(_is_size(part.strip()) for part in self.sizes.split(",")):
             raise InputError(
                 f"sizes is {shown(self.sizes)}; write the size of each subgroup, separated by commas: 4,4,8"
             )
+
+    def check(self, num_workers: int, sampling: str | None) -> None:
+        if self.groups is not None and self.groups > num_workers:
+            raise InputError(f"groups is {self.groups}, but there are {num_workers} workers; use at most {num_workers}")
 
     def subgroups_at(self, sites: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         if self.groups is None and self.sizes is None and len(set(sites)) > 1:

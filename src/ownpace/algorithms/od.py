@@ -39,6 +39,7 @@ keeps W itself, and a sum takes the place of the server.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -63,7 +64,8 @@ class OdSgd(Algorithm):
     """Synchronous updates one step late, with a local step in between."""
 
     warmup: float = 200
-    """T_w: iterations of ordinary Sync-SGD at the start of the run; below 1, a share of the run's updates."""
+    """T_w: iterations of ordinary Sync-SGD at the start of the run; below 1, a share of the run's updates. Both 1
+    and 1.0 are one update."""
     local: Literal["plain", "compensated", "adaptive"] = "plain"
     """The local step: plain, or with delay compensation of constant (compensated) or adaptive strength."""
     local_lr: float = 1.0
@@ -107,12 +109,15 @@ class OdSgd(Algorithm):
         return self.form == "server"
 
     def remark(self, updates: int) -> str | None:
-        warmup = min(self.warmup, updates)
-        if self.warmup < 1 or 2 * warmup <= updates:
+        is_share = 0 < self.warmup < 1
+        warmup = math.ceil(self.warmup * updates) if is_share else min(self.warmup, updates)
+        # Whoever gives a share above a half means it, but hardly one that leaves next to nothing.
+        if warmup <= updates * (0.9 if is_share else 0.5):
             return None
+        instead = "a smaller share" if is_share else "fewer updates, or as a share of the run"
         return (
             f"{updates - warmup:,.0f} of {updates:,} updates were OD-SGD's, the others its warm-up, which is Sync-SGD; "
-            "give warmup as fewer updates, or as a share of the run, as in -p warmup=0.05"
+            f"give warmup as {instead}, as in -p warmup=0.05"
         )
 
     async def worker(self, me: Worker) -> None:

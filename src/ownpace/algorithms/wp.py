@@ -77,6 +77,12 @@ class WpSgd(Algorithm):
         check_steps(self.steps)
         not_negative(l2=self.l2, delay=self.delay)
 
+    def check(self, num_workers: int, sampling: str | None) -> None:
+        if self.per_node > num_workers:
+            raise InputError(
+                f"per_node is {self.per_node}, but there are {num_workers} workers; use at most {num_workers}"
+            )
+
     def subgroups(self, num_workers: int) -> tuple[tuple[int, ...], ...]:
         return self.subgroups_at([""] * num_workers)
 

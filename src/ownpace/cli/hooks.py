@@ -38,13 +38,18 @@ def listening(tensorboard: Path | None, wandb: str | None, name: str, config: Co
         InputError: What is asked for is not installed.
     """
     from ownpace.core.settings import values_of
+    from ownpace.report.exports.loggers import import_tensorboard
     from ownpace.run import config_file, hooks
 
+    # What one of them refuses must not leave traces in the other: TensorBoard only has to be installed, and begins a
+    # file at once; W&B may refuse to begin.
+    if tensorboard is not None:
+        import_tensorboard()
     with ExitStack() as stack:
         listeners = []
-        if tensorboard is not None:
-            listeners.append(stack.enter_context(hooks.tensorboard(tensorboard / name)))
         if wandb is not None:
             settings = json.loads(config_file.to_text(values_of(config)))
             listeners.append(stack.enter_context(hooks.wandb(wandb, name, settings)))
+        if tensorboard is not None:
+            listeners.append(stack.enter_context(hooks.tensorboard(tensorboard / name)))
         yield hooks.Listeners(listeners)

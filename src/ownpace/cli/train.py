@@ -136,7 +136,7 @@ def _run(
     from ownpace.run import execute
     from ownpace.run.saved import label
 
-    job = config.job(folder)  # first: bad input must not leave traces in other tools
+    job = config.job(folder, resumed=resumption is not None)  # first: bad input must not leave traces in other tools
     with others(config) as listeners, Live(Console(stderr=True), plain=plain) as live:
         bar = live.add(label(config.algorithm))
 

@@ -34,6 +34,7 @@ class Joined(ResumableFleet):
                 f"min_workers is {options.min_workers}, but {environment.world_size} ranks were started; use at most "
                 f"{environment.world_size}"
             )
+        options.algorithm.check(environment.world_size, sampling=None)
         super().__init__(LoopRun(options, environment, alone=started is None))
         self._digests = SampleDigests()
         self._run.on_progress = self._progress.take

@@ -85,9 +85,23 @@ def read_toml(path: Path) -> Fleet:
         reason = str(error)[:200]
         raise InputError(f"fleet file {path} is not valid TOML: {reason}; see docs/fleets.md for an example") from None
     try:
-        return fleet_from(content)
+        fleet = fleet_from(content)
+        _check_sites(fleet)
     except InputError as error:
         raise InputError(f"fleet file {path}: {error}") from None
+    return fleet
+
+
+def _check_sites(fleet: Fleet) -> None:
+    """Raise if a server is at a site without machines.
+
+    In a file that is a slip. Fleets that are made of others may be so: `--what-if drop` leaves servers where they are.
+    """
+    sites = {machine.site for machine in fleet.machine}
+    for number, server in enumerate(fleet.server, 1):
+        if server.site is not None and server.site not in sites:
+            where = f"site in [[server]] number {number}:"
+            raise unknown(where, server.site, sites - {""}, "A server's site must have a [[machine]], too")
 
 
 def fleet_from(content: Mapping[str, Any]) -> Fleet:

@@ -76,7 +76,7 @@ class Summary:
     budget: int | None = None
     """The samples that the run was to learn from, if that was said."""
     worker_samples: dict[str, int] = field(default_factory=dict)
-    """Of each worker, the samples that it computed."""
+    """Of each worker, the samples that it computed, be they in an update or not: together they may exceed `samples`."""
 
     def as_dict(self) -> dict[str, object]:
         """Everything, ready for JSON."""

@@ -195,8 +195,10 @@ class Config:
         make: Callable[..., Config] = type(self)
         return make(**{**kept, **changes})
 
-    def job(self, out: Path | None = None) -> Job:
+    def job(self, out: Path | None = None, *, resumed: bool = False) -> Job:
         """The same with names turned into things, checked. `out` is the run's folder, if it has one.
+
+        A `resumed` run may have fewer workers than its algorithm's parameters ask for, as after a failure.
 
         Raises:
             InputError: A name is unknown or a value cannot be used.
@@ -215,6 +217,8 @@ class Config:
         same: dict[str, Any] = {name: getattr(self, name) for name in shared_with_job()}
         samples = num_samples(self, task)
         algorithm = algorithm_of(self.algorithm, self.parameters)
+        if not resumed:
+            algorithm.check(len(fleet.workers), self.sampling)
         same["checkpoint_every"] = self.checkpoint_every or None  # with 0, nobody takes checkpoints
         return Job(
             **same,

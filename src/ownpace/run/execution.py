@@ -50,7 +50,7 @@ def execute(
         The result. An error of the run itself (divergence, a dead machine, Ctrl-C, a full disk) is in it; bad input
         raises.
     """
-    job = job or config.job(out)
+    job = job or config.job(out, resumed=resumption is not None)
     if resumption is not None:
         job = replace(job, resume_from=resumption.state)
     with _folder(config, out, resumption, overwrite=overwrite) as folder:

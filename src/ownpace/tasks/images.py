@@ -202,6 +202,8 @@ class CifarTask(ImageTask):
     source: ClassVar[DataFiles]
     num_labels: ClassVar[int]
     """Bytes of labels in front of the pixels; the last is the class."""
+    num_records: ClassVar[tuple[int, ...]]
+    """Of each file. The files do not say it themselves: one that was cut off may end with a whole record."""
     mean: ClassVar[tuple[float, float, float]]
     std: ClassVar[tuple[float, float, float]]
     models: ClassVar = ("cnn", "lenet", "resnet20", "resnet18", "mlp", "logistic")
@@ -210,7 +212,8 @@ class CifarTask(ImageTask):
     def _read(self) -> tuple[ByteImages, Samples]:
         folder = locate(self.source)
         # The last file holds the test images.
-        *train, test = (self._records(folder / name) for name in self.source.files)
+        counts = zip(self.source.files, self.num_records, strict=True)
+        *train, test = (self._records(folder / name, count) for name, count in counts)
         mean, std = torch.tensor(self.mean).view(3, 1, 1), torch.tensor(self.std).view(3, 1, 1)
         first, second = (self._images(part, mean, 1 / std) for part in (torch.cat(train), test))
         return first, second
@@ -219,14 +222,15 @@ class CifarTask(ImageTask):
         images = records[:, self.num_labels :].reshape(-1, *self.shape)
         return ByteImages(images, records[:, self.num_labels - 1].long(), mean, scale)
 
-    def _records(self, path: Path) -> Tensor:
+    def _records(self, path: Path, count: int) -> Tensor:
         data = np.frombuffer(read_file(path), np.uint8)
         size = self.num_labels + math.prod(self.shape)
-        if data.size % size or not data.size:
+        if data.size != count * size:
             raise InputError(
-                f"{path} holds {data.size} bytes, which is not a multiple of a record's {size}; fetch it again"
+                f"{path} holds {data.size:,} bytes, but {count:,} images with labels are {count * size:,}; "
+                "fetch it again"
             )
-        records = torch.from_numpy(data.reshape(-1, size).copy())
+        records = torch.from_numpy(data.reshape(count, size).copy())
         _check_labels(records[:, self.num_labels - 1], self.num_classes, path)
         return records
 
@@ -238,6 +242,7 @@ class Cifar10(CifarTask):
     model_name: str = "cnn"
     defaults: ClassVar = Defaults(lr=0.1, epochs=10, target=0.55)
     num_labels: ClassVar = 1
+    num_records: ClassVar = (10_000,) * 6
     # Of the training pixels of each channel, in bytes, as usual for CIFAR-10.
     mean: ClassVar = (125.3, 123.0, 113.9)
     std: ClassVar = (63.0, 62.1, 66.7)
@@ -263,6 +268,7 @@ class Cifar100(CifarTask):
     model_name: str = "cnn"
     num_classes: ClassVar = 100
     num_labels: ClassVar = 2
+    num_records: ClassVar = (50_000, 10_000)
     # Of the training pixels of each channel, in bytes, as usual for CIFAR-100.
     mean: ClassVar = (129.3, 124.1, 112.4)
     std: ClassVar = (68.2, 65.4, 70.4)

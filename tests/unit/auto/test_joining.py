@@ -43,6 +43,8 @@ def test_it_is_taken_from_a_file(tmp_path, capsys) -> None:
         (3, None, "algorithm is 3; it must be"),
         ("mine.py", None, "there is no file"),
         ("snyc", None, "did you mean 'sync'"),
+        ("backup", {"backups": 2}, "backups is 2, but there are 1 workers"),
+        ("grouping", {"data": "shares"}, "data is 'shares', but a script's data is dealt out by its own loop"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_in_a_line(given, parameters, said) -> None:

@@ -218,6 +218,23 @@ def test_sites_and_what_is_between_them(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("machine", "site", "message"),
+    [
+        ("site = 'west'\n[[machine]]\nsite = 'east'", "mars", "number 2: 'mars'; known: east, west. A server's site"),
+        ("site = 'west'\n[[machine]]\nsite = 'east'", "wset", "number 2: 'wset'; did you mean 'west'? Known: east"),
+        ("site = 'west'", "", "number 2: ''; known: west"),
+        ("", "mars", "number 2: 'mars'; known: none"),
+    ],
+)
+def test_a_server_must_be_where_machines_are(tmp_path, machine, site, message):
+    text = f"[[machine]]\n{machine}\n[[server]]\n[[server]]\nsite = '{site}'\n"
+    with pytest.raises(InputError) as caught:
+        read_toml(write(tmp_path, text))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("[network]\nbetween = 3", "between must be a table of the network: [network.between]"),

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 
+from ownpace.algorithms import ALGORITHMS
 from ownpace.algorithms.stale import StaleSgd
 from ownpace.algorithms.sync import SyncSgd
 from ownpace.core.contract.errors import InputError
@@ -109,6 +110,19 @@ def test_log_files_go_into_the_runs_folder():
     assert Config().job(Path("r")).log_folder is None
     with pytest.raises(InputError, match="log_files needs a folder"):
         Config(log_files=True).job()
+
+
+@pytest.mark.parametrize("parameters", [("backup", "backups", 3), ("layered", "groups", 4), ("wp", "per_node", 4)])
+def test_parameters_may_ask_for_as_many_workers_as_there_are(parameters):
+    algorithm, name, most = parameters
+    Config(algorithm=algorithm, parameters={name: most}, fleet="4,2,1,1").job()
+    with pytest.raises(InputError, match=f"{name} is {most + 1}, but there are 4 workers"):
+        Config(algorithm=algorithm, parameters={name: most + 1}, fleet="4,2,1,1").job()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_trains_one_worker_unless_told_otherwise(algorithm):
+    Config(algorithm=algorithm, fleet="1").job()
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ def test_one_job_is_made_for_a_run_and_handed_to_who_watches(monkeypatch, tmp_pa
     made: list[Job] = []
     make = Config.job
 
-    def counted(self: Config, out=None) -> Job:
-        made.append(make(self, out))
+    def counted(self: Config, out=None, **how) -> Job:
+        made.append(make(self, out, **how))
         return made[-1]
 
     monkeypatch.setattr(Config, "job", counted)

@@ -75,6 +75,16 @@ def test_files_that_are_not_idx_are_named(tmp_path, content):
         read_idx(path)
 
 
+class FewCifar10(Cifar10):
+    """Two images in each file."""
+
+    num_records = (2,) * 6
+
+
+class FewCifar100(Cifar100):
+    num_records = (3, 2)
+
+
 def test_cifar_records(monkeypatch, tmp_path):
     folder = tmp_path / "cifar10" / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
@@ -83,19 +93,22 @@ def test_cifar_records(monkeypatch, tmp_path):
         record[0] = number
         (folder / name).write_bytes(record.tobytes() * 2)
     monkeypatch.setenv("OWNPACE_DATA", str(tmp_path))
-    task = Cifar10()
+    task = FewCifar10()
     assert (len(task.train_samples()), len(task.test_samples())) == (10, 2)
     inputs, targets = task.test_samples().pick(torch.tensor([1]))
     assert inputs.shape == (1, 3, 32, 32)
     assert targets.tolist() == [5]
     for content, message in [
-        (b"short", "not a multiple of a record"),
+        (b"short", r"test_batch.bin holds 5 bytes, but 2 images with labels are 6,146; fetch it again"),
         (b"", "holds 0 bytes"),
-        (b"\x4d" * 3073, "has the label 77; labels are 0 to 9"),
+        (bytes(3073), "holds 3,073 bytes"),  # cut off after a whole image
+        (b"\x4d" * 3073 * 2, "has the label 77; labels are 0 to 9"),
     ]:
         (folder / "test_batch.bin").write_bytes(content)
         with pytest.raises(InputError, match=message):
-            Cifar10().test_samples()
+            FewCifar10().test_samples()
+    with pytest.raises(InputError, match="10,000 images with labels are 30,730,000"):
+        Cifar10().train_samples()
 
 
 def test_cifar100_has_two_labels_and_learns_the_second(monkeypatch, tmp_path):
@@ -106,16 +119,18 @@ def test_cifar100_has_two_labels_and_learns_the_second(monkeypatch, tmp_path):
         record[:2] = 19, 70 + number
         (folder / name).write_bytes(record.tobytes() * (3 - number))
     monkeypatch.setenv("OWNPACE_DATA", str(tmp_path))
-    task = Cifar100(model_name="resnet20")
+    task = FewCifar100(model_name="resnet20")
     assert (len(task.train_samples()), len(task.test_samples())) == (3, 2)
     inputs, targets = task.test_samples().pick(torch.tensor([1]))
     assert targets.tolist() == [71]
     # The first pixel is behind both labels.
     torch.testing.assert_close(inputs[0, 0, 0, 0].item(), (2 - 129.3) / 68.2, rtol=1e-5, atol=1e-5)
     assert task.model()(inputs).shape == (1, 100)
-    (folder / "test.bin").write_bytes(b"\x00\x64" + bytes(3072))
+    (folder / "test.bin").write_bytes((b"\x00\x64" + bytes(3072)) * 2)
     with pytest.raises(InputError, match="has the label 100; labels are 0 to 99"):
-        Cifar100().test_samples()
+        FewCifar100().test_samples()
+    with pytest.raises(InputError, match="50,000 images with labels are 153,700,000"):
+        Cifar100().train_samples()
 
 
 def test_labels_are_smoothed_in_training_alone():

@@ -57,6 +57,16 @@ class Algorithm(ABC):
         """The algorithm that trains: this one, unless it has chosen another on the way."""
         return self
 
+    def check(self, num_workers: int, sampling: str | None) -> None:  # noqa: B027  # most have nothing to check
+        """Raise where my parameters cannot do what they say, in a run that begins with so many workers.
+
+        In a script's own loop, which deals the data out itself, `sampling` is None. A run that goes on with another
+        number of workers is not asked again.
+
+        Raises:
+            InputError: They cannot; the message says which, and what to give instead.
+        """
+
     def micro_batch(self, batch_size: int, given: int | None, num_workers: int) -> int:
         """Samples that one `gradient()` computes at most: as given, else all that a worker contributes to an update."""
         most = batch_size * num_workers if self.divides_batches else batch_size

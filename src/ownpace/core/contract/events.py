@@ -168,6 +168,7 @@ class Tally:
     """What one worker did over the whole run."""
 
     samples: int
+    """That it computed, be they in an update or not."""
     compute_s: float
     load_s: float
 

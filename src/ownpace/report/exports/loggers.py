@@ -21,6 +21,20 @@ class ScalarLogger(Protocol):
         """All have come: write what waits."""
 
 
+def import_tensorboard() -> Any:
+    """TensorBoard's writers.
+
+    Raises:
+        InputError: TensorBoard is not installed.
+    """
+    try:
+        return importlib.import_module("torch.utils.tensorboard")
+    except ImportError:
+        raise InputError(
+            "scalars for TensorBoard need its package; install it: pip install 'ownpace[tensorboard]'"
+        ) from None
+
+
 class TensorBoardLogger:
     """Writes scalars into a folder that TensorBoard shows, over samples."""
 
@@ -30,14 +44,8 @@ class TensorBoardLogger:
         Raises:
             InputError: TensorBoard is not installed.
         """
-        try:
-            tensorboard = importlib.import_module("torch.utils.tensorboard")
-        except ImportError:
-            raise InputError(
-                "scalars for TensorBoard need its package; install it: pip install 'ownpace[tensorboard]'"
-            ) from None
         self._began_at = began_at
-        self._writer: Any = tensorboard.SummaryWriter(str(folder))
+        self._writer: Any = import_tensorboard().SummaryWriter(str(folder))
 
     def log(self, scalar: Scalar) -> None:
         """Take one."""
