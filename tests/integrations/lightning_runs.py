@@ -53,7 +53,7 @@ class Net(L.LightningModule):
         self.epochs[-1].append(indices.tolist())
         self.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
         time.sleep(self.slow_s)
-        if len(self.epochs[-1]) == self.stop_at:
+        if sum(map(len, self.epochs)) == self.stop_at:
             self.trainer.should_stop = True
         loss = mean_loss(self.net, x, y)
         self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
