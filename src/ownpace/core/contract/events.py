@@ -117,7 +117,7 @@ class Evaluation:
 
 @dataclass(slots=True)
 class Fault:
-    """Something happened to a node: `kill`, `pause`, `cut`, `back`."""
+    """Something happened to a node: `kill`, `pause`, `cut`, `back`; `leave`: a signal asked it to end."""
 
     kind: ClassVar[str] = "fault"
     t: float
@@ -152,7 +152,7 @@ class Generation:
     number: int
     """From 1 on, which is the start of the run."""
     why: str
-    """`checkpoint`, `join`, `death` (a worker is gone) or `restart` (a server was)."""
+    """`checkpoint`, `join`, `leave` (both at a border), `death` (a worker is gone) or `restart` (a server was)."""
     members: list[str] | None
     """The workers by rank; None: those of before."""
     updates: int

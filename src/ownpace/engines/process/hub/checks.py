@@ -5,10 +5,12 @@ The types of all fields are right by then (`talk.checked`); here it is whether n
 
 from __future__ import annotations
 
+import signal
+
 from torch import Tensor
 
-from ownpace.core.contract.errors import WireError
-from ownpace.engines.process.talk.control import Control, Ended, Prepared, Report, Snapshot, WorkerBuffers
+from ownpace.core.contract.errors import WireError, shown
+from ownpace.engines.process.talk.control import Control, Ended, Leaving, Prepared, Report, Snapshot, WorkerBuffers
 from ownpace.engines.process.talk.regrouping import Standing
 from ownpace.engines.process.talk.replica_control import Apart, Checksums
 from ownpace.engines.roster import Roster
@@ -19,6 +21,7 @@ class HubChecks:
 
     def __init__(self, roster: Roster, num_layers: int, num_buffers: int) -> None:
         self._shards = roster.shards
+        self._helpers = {node.name for node in (*roster.servers, *roster.communicators)}
         self._num_layers = num_layers
         self._num_buffers = num_buffers
 
@@ -41,6 +44,9 @@ class HubChecks:
             case WorkerBuffers():
                 if body is None or len(body) != self._num_buffers:
                     raise WireError(f"buffers of {_values(body)}; the model's have {self._num_buffers}")
+            case Leaving(name, helpers):
+                if name not in signal.Signals.__members__ or not self._helpers.issuperset(helpers):
+                    raise WireError(f"{name[:80]!r} asks it to leave, with {shown(helpers)}")
             case Checksums(values=checksums):
                 if len(checksums) != self._num_layers:
                     raise WireError(f"checksums of {len(checksums)} layers; there are {self._num_layers}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -112,6 +112,11 @@ class Generations:
         has_state = name not in {server.name for server in self.roster.servers} or self._collector.of(name)
         return bool(has_state) and self._restarts.can(name)
 
+    def can_let_go(self, names: Iterable[str]) -> bool:
+        """Whether the run goes on if these nodes, which are there, leave it in good order."""
+        may = self.phase != "starting" and self._config.on_failure != "stop"
+        return may and self.members.can_do_without(*names)
+
     def _is_worker(self, name: str) -> bool:
         return name in self._config.terms.workers
 
@@ -120,10 +125,11 @@ class Generations:
         # Also one that has not even said that it is there: it was started again, and died at once.
         return self.phase != "closing" and (self._config.on_failure == "restart" or not self._is_worker(name))
 
-    def lose(self, name: str) -> None:
-        """Go on without this node."""
-        if self.members.lose(name) and self.phase != "closing":
-            self._regroup("death" if self._is_worker(name) else "restart")
+    def lose(self, *names: str) -> None:
+        """Go on without these nodes."""
+        gone = [name for name in names if self.members.lose(name)]
+        if gone and self.phase != "closing":
+            self._regroup("death" if any(map(self._is_worker, gone)) else "restart")
 
     def complain(self, name: str, generation: int) -> None:
         """A node has lost a peer: most likely one that is about to be found dead."""
@@ -167,9 +173,11 @@ class Generations:
         self.phase = "closing"
         self._tell(Release(), sorted(self.members.there))
 
-    def next(self) -> None:
-        """All workers have ended, and the run goes on."""
-        self._regroup("join" if self.members.some_can_join else "checkpoint")
+    def next(self, leaving: Sequence[str] = ()) -> None:
+        """All workers have ended, and the run goes on: without those that leave."""
+        for name in leaving:
+            self.members.lose(name)
+        self._regroup("join" if self.members.some_can_join else "leave" if leaving else "checkpoint")
 
     def _regroup(self, why: str) -> None:
         self.number += 1
@@ -202,7 +210,7 @@ class Generations:
             assert config.resumed is not None
             plan = planning.resume(config.resumed, roster, fresh)
         else:
-            in_order = self.why in ("join", "checkpoint")
+            in_order = self.why in ("join", "leave", "checkpoint")
             plan = planning.plan(roster, fresh, wants_state=self.wants_state and in_order)
         plan = replace(plan, round_unlike=self.round_unlike)
         self._in_vain = 0 if plan.version > self._last_version else self._in_vain

@@ -38,6 +38,7 @@ from ownpace.engines.process.talk.control import (
     GiveUp,
     Goodbye,
     Hello,
+    Leaving,
     Prepared,
     Refuse,
     Report,
@@ -134,7 +135,7 @@ class Hub:
 
     def _is_heard(self, name: str, control: Control) -> bool:
         """Whether a node takes part, or wants to: what others say belongs to a generation without them."""
-        return name in self.members or isinstance(control, Hello | Prepared | ClockRequest | Failed)
+        return name in self.members or isinstance(control, Hello | Prepared | ClockRequest | Failed | Leaving)
 
     def _heed(self, name: str, control: Control, body: Tensor | None) -> None:
         try:
@@ -171,6 +172,8 @@ class Hub:
                 self._take_end(name, control)
             case Finished():
                 self.journal.nodes[name].has_finished = True
+            case Leaving():
+                self.membership.take_leaving(name, control)
             case Lost(generation, message):
                 log.info("%s: %s", name, message)
                 self._generations.complain(name, generation)
@@ -192,7 +195,8 @@ class Hub:
             if is_over or generations.members.is_through:
                 generations.release()
             else:
-                generations.next()
+                self.membership.dismiss(leaving := self.membership.departures.at_border())
+                generations.next(leaving)
 
     def _compare(self) -> None:
         """Once all workers have said what they are about to train: refuse them if they differ."""
@@ -231,6 +235,7 @@ class Hub:
 
     def stop(self, *, with_checkpoint: bool = False) -> None:
         """Ask all nodes to end, as if the budget were spent. With a checkpoint first, it is called until they do."""
+        self.membership.departures.is_moot = True
         if not self._told_to_stop and self.has_started and not (with_checkpoint and self._states.last_comes()):
             self._told_to_stop = True
 

@@ -95,10 +95,10 @@ class Journal:
         works = {name: node.work for name, node in self.nodes.items() if name in self._workers}
         return {name: [float(work.samples), work.compute_s, work.load_s] for name, work in works.items()}
 
-    def lose(self, name: str, now: float) -> None:
-        """A node is gone."""
+    def lose(self, name: str, now: float, what: str) -> None:
+        """A node is gone; `what` happened to it."""
         self._absences.lose(name, now)
-        self.emit(events.Fault(now, name, "kill"))
+        self.emit(events.Fault(now, name, what))
 
     def begin_generation(self, roster: Roster, plan: RegroupPlan | None, why: str, now: float, lost: int) -> None:
         """A generation begins, with these nodes, as it was planned; the first needs no plan. `lost`: updates."""

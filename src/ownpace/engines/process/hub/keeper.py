@@ -73,7 +73,7 @@ class HubKeeper:
             if self._orders.goes_on:
                 hub.membership.lose_ranks(self._orders.gone)
                 self._orders.gone |= hub.membership.newly_lost()
-            if self._orders.stops:
+            if self._orders.stops or hub.membership.departures.ends_run:
                 self._interrupt()
         self.error = self._verdict()
         log.info("the run ends: %s", self.error or "finished")
@@ -103,7 +103,9 @@ class HubKeeper:
 
     def _interrupted(self) -> Interrupted:
         when = f"at sample {self.samples}" if self.hub.has_started else "before the start"
-        return Interrupted(f"interrupted {when}; everything up to then has been written")
+        by = self.hub.membership.departures.ends_run
+        who = f" ({by})" if by and not self._orders.stops else ""
+        return Interrupted(f"interrupted {when}{who}; everything up to then has been written")
 
     def _verdict(self) -> OwnpaceError | None:
         failed = self.hub.complaints.verdict
@@ -111,7 +113,7 @@ class HubKeeper:
             return failed
         if not self.hub.is_done:
             return self.hub.complaints.best or MachineDied("rank 0 ended before the run did")
-        return self._interrupted() if self._orders.stops else None
+        return self._interrupted() if self._orders.stops or self.hub.membership.departures.ends_run else None
 
     def end(self, error: OwnpaceError | None) -> OwnpaceError | None:
         """Wait for the thread; `error` is why the node next to it failed."""

@@ -44,17 +44,17 @@ class Members:
         nodes = self._config.terms.roster(self.workers).nodes
         return [node.name for node in nodes if node.name not in self.there]
 
-    def can_do_without(self, name: str) -> bool:
-        """Whether the other workers can go on without this one."""
-        left = [worker for worker in self.workers if worker != name]
+    def can_do_without(self, *names: str) -> bool:
+        """Whether the other workers can go on without these nodes."""
+        left = [worker for worker in self.workers if worker not in names]
         if len(left) < max(1, self._config.min_workers):
             return False
         try:
-            self._config.terms.roster(left)
+            roster = self._config.terms.roster(left)
         except InputError as error:  # an algorithm may be told how its workers are divided
             log.warning("%s", error)
             return False
-        return True
+        return not roster.by_name.keys() & set(names)
 
     def lose(self, name: str) -> bool:
         """A node is gone; returns whether it was there."""

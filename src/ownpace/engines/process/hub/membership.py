@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from ownpace.core.contract.errors import MachineDied, OwnpaceError, PeerLost
+from ownpace.core.contract.errors import Interrupted, MachineDied, OwnpaceError, PeerLost
+from ownpace.engines.process.hub.departures import Departures
 from ownpace.engines.process.hub.parts import HubParts
 from ownpace.engines.process.meet.restarts import Restarts
 from ownpace.engines.process.meet.silence import SilenceWatch
 from ownpace.engines.process.presence.roll import differences, do_not_fit
-from ownpace.engines.process.talk.control import Failed, Hello, Refuse
+from ownpace.engines.process.talk.control import Dismiss, Failed, Hello, Leaving, Refuse
 from ownpace.engines.process.talk.regrouping import DeclaredDead
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class Membership:
         """Called with the place in the fleet of a worker that was started again or is back, before it is let in."""
         self.updates_of_lost: dict[str, int] = {}
         """How many updates each node had made, as far as known, when it was lost."""
+        self.departures = Departures(parts.generations)
         self._parts = parts
         self._silence = SilenceWatch(parts.mailbox)
         self._newly_lost: set[str] = set()
@@ -39,10 +41,33 @@ class Membership:
         if self._parts.has_started:
             for gone in self._silence.found():
                 self.lose(gone)
+        at_once = self.departures.look()
+        if at_once:
+            self.dismiss(at_once)
+            self._parts.generations.lose(*at_once)
+
+    def take_leaving(self, name: str, leaving: Leaving) -> None:
+        """A signal asks a worker to end."""
+        if name in self._parts.members:
+            self.departures.take(name, leaving)
+        else:  # it was about to join, and no longer is
+            self._parts.generations.lose(name)
+            self._parts.tell(Dismiss(leaving.signal), name)
+
+    def dismiss(self, names: Iterable[str]) -> None:
+        """Let workers go that a signal asks to end, and what goes with them."""
+        for name in [each for each in names if each in self._parts.members]:
+            left = self.departures.left(name)
+            if left is not None:
+                log.warning("%s; the others go on", left)
+                self._parts.tell(Dismiss(self.departures.signal(name)), name)
+            self._part_with(name, "leave")
 
     def lose(self, error: OwnpaceError) -> None:
         """A node is gone: go on without it, or end."""
         name, parts, generations = error.blame, self._parts, self._parts.generations
+        left = self.departures.left(name)
+        error = left or error
         self._silence.forget(name)
         if not generations.goes_on_without(name):
             parts.complaints.add(self._as_cause(error))
@@ -59,15 +84,22 @@ class Membership:
         else:
             parts.mailbox.drop(name)
         parts.complaints.forget()
+        self._part_with(name, "kill" if left is None else "leave")
+        generations.lose(name)
+
+    def _part_with(self, name: str, what: str) -> None:
+        """A node is not there any more; `what` made it go, as records say it."""
+        parts = self._parts
         self._newly_lost.add(name)
         if parts.evaluator is not None:
             parts.evaluator.forget(name)
-        parts.journal.lose(name, generations.now_s)
+        parts.journal.lose(name, parts.generations.now_s, what)
         self.updates_of_lost[name] = parts.journal.nodes[name].totals.updates
-        generations.lose(name)
 
     def _as_cause(self, error: OwnpaceError) -> OwnpaceError:
         """A node that does not answer is why the run ends, where that is decided here: too few workers, say."""
+        if isinstance(error, Interrupted):
+            return Interrupted(f"{error}, and the others cannot go on without it")
         if self._parts.config.elasticity.on_failure == "stop" or not isinstance(error, PeerLost):
             return error
         cause = MachineDied(f"{str(error).partition(';')[0]}; the others cannot go on without it")
@@ -90,10 +122,13 @@ class Membership:
 
     def take_failure(self, name: str, failed: Failed) -> None:
         """A node has failed."""
-        if self._parts.has_started and name not in self._parts.members:
+        error = failed.error(name)
+        if isinstance(error, Interrupted) and self.departures.left(name) is not None:
+            self.lose(error)
+        elif self._parts.has_started and name not in self._parts.members:
             log.warning("%s, which the others do without, has failed: %s", name, failed.message)
         else:
-            self._parts.complaints.add(failed.error(name))
+            self._parts.complaints.add(error)
 
     def join(self, name: str, hello: Hello) -> None:
         """A worker has been started, or has come back: it joins at the next border."""
@@ -103,6 +138,7 @@ class Membership:
             gone.blame = name
             self.lose(gone)
         self.restarts.cancel(name)  # a process of this name is there
+        self.departures.forget(name)
         self.on_join(parts.roster.by_name[name].index)
         self._renew_line(name)
         first = parts.journal.nodes[parts.roster.workers.members[0].name].hello

@@ -122,6 +122,7 @@ class Session:
         start = partial(self._supervisor.fork, is_on_cpu=is_on_cpu) if fork else self._supervisor.spawn
         for order in orders:
             start(order)
+        self.orders.helpers = [order.name for order in orders]
         if self._keeper is not None:
             by_name = {order.name: order for order in orders}
             restarts = self._keeper.hub.membership.restarts

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import NoReturn, Protocol, TypeVar
 
-from ownpace.core.contract.errors import OwnpaceError, PeerLost, SharedMemoryError
+from ownpace.core.contract.errors import Interrupted, OwnpaceError, PeerLost, SharedMemoryError
 from ownpace.core.contract.values import Address
 from ownpace.engines.process.hub.session import Session
 from ownpace.engines.process.lives.exchange import NodeCounts
@@ -57,6 +57,9 @@ def live(member: NodeLife) -> list[str]:
 
     Returns:
         The records that sum up the run, as lines.
+
+    Raises:
+        Interrupted: A signal asked this process to end, and the others go on.
     """
     begin: Callable[[], None] = member.begin
     while True:
@@ -69,6 +72,9 @@ def live(member: NodeLife) -> list[str]:
                 await_word(member.node, error)
         except NewGeneration:
             begin = member.regroup
+        except Interrupted:
+            member.node.sums.close(abandon=True)  # the others have left them, or are about to
+            raise
 
 
 def await_word(node: ProcessNode, error: OwnpaceError) -> None:

@@ -196,6 +196,7 @@ class WorkerLife:
         """The others have gone on without this worker: join them anew, with what they have."""
         inbox = self.node.inbox
         inbox.declared_dead = self.node.restarts = False
+        self._session.orders.is_told = False  # of a signal: not by a line that had ended
         self._is_new, self._is_running = True, False
         forget_lines(self.node)
         self._introduce()

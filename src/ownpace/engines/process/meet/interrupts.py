@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: noted, so that a run ends in order, and what if it does not."""
+"""Ctrl-C and SIGTERM: noted, so that a run ends in order, or a rank leaves it; and what if they do not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from ownpace.core.contract.errors import MachineDied
+from ownpace.core.contract.errors import Interrupted, MachineDied
 from ownpace.engines.process.node.context import Orders
 
 PATIENCE_S = 15.0
@@ -27,10 +27,13 @@ def signals(orders: Orders) -> Iterator[None]:
         orders.stops.append(signal.Signals(number).name)
         if len(orders.stops) == 1:
             patience.start()
+        elif orders.leaves:  # elsewhere, whoever leads the run counts them
+            orders.alarms.append(Interrupted(f"interrupted by a second {orders.stops[-1]}"))
 
     def give_up() -> None:
-        late = f"the run did not end within {PATIENCE_S:g} s after {orders.stops[0]}"
-        orders.alarms.append(MachineDied(f"{late}; giving up"))
+        late = f"the run did not end within {PATIENCE_S:g} s after {orders.stops[0]}; giving up"
+        # One that may leave alone does: whether that ends the others, too, the hub says.
+        orders.alarms.append(Interrupted(late) if orders.leaves else MachineDied(late))
 
     patience = threading.Timer(PATIENCE_S, give_up)
     patience.daemon = True

@@ -12,6 +12,7 @@ from ownpace.core.learning.layout import Layout
 from ownpace.engines.process.node.reporter import Reporter, WallClock
 from ownpace.engines.process.node.terms import RunTerms
 from ownpace.engines.process.talk.channels import Wiring
+from ownpace.engines.process.talk.control import Leaving
 from ownpace.engines.process.talk.mailbox import Mailbox
 from ownpace.engines.roster import Roster
 
@@ -28,6 +29,19 @@ class Orders:
     """Ranks that are gone: nothing that is sent to them arrives."""
     goes_on: bool = False
     """Whether the run goes on without ranks that are gone: the hub decides then, and they are no alarm."""
+    leaves: bool = False
+    """Whether a signal is for this process alone: the hub is told, and says what becomes of the run."""
+    helpers: list[str] = field(default_factory=list)
+    """The servers and communicators that end with this process."""
+    is_told: bool = False
+    """Whether the hub has been told of a signal."""
+
+    def leaving(self) -> Leaving | None:
+        """What the hub has to be told of a signal: once."""
+        if self.is_told or not self.leaves or not self.stops:
+            return None
+        self.is_told = True
+        return Leaving(self.stops[0], self.helpers)
 
     def raise_alarms(self) -> None:
         """Raise the first alarm, if there is one."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from ownpace.core.contract.errors import PeerLost, ReplicasDiffer, WireError
+from ownpace.core.contract.errors import Interrupted, PeerLost, ReplicasDiffer, WireError
 from ownpace.core.contract.values import Address, Body, Gradient
 from ownpace.core.learning.layer_work import layer_buckets
 from ownpace.engines.process.node.context import NodeContext
@@ -22,6 +22,7 @@ from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.talk.control import (
     ClockAnswer,
     Control,
+    Dismiss,
     GiveUp,
     Goodbye,
     Refuse,
@@ -37,7 +38,10 @@ from ownpace.engines.process.talk.wire_header import Limits
 from ownpace.engines.progress import Progress
 
 C = TypeVar("C", bound=Control)
-_OF_HUB = (Welcome, Refuse, ClockAnswer, Start, Stop, Release, Goodbye, GiveUp, Regroup, RegroupPlan, DeclaredDead)
+_OF_HUB = (
+    *(Welcome, Refuse, ClockAnswer, Start, Stop, Dismiss, Release, Goodbye, GiveUp),
+    *(Regroup, RegroupPlan, DeclaredDead),
+)
 TICK_S = 0.2
 """How long a wait lasts before signals and alarms are checked."""
 _LOOP_BITS = 32
@@ -139,10 +143,12 @@ class Inbox:
         """Take in every message that has arrived; if there is none, wait for one, at most this long.
 
         Raises:
-            OwnpaceError: This process has to give up, or the whole run has.
+            OwnpaceError: This process has to give up, or the whole run has; or it may leave, as a signal wants.
             NewGeneration: The hub has said that a newer one begins.
             NewLoop: A message came that this helper can only take in a newer loop.
         """
+        if (leaving := self._context.orders.leaving()) is not None:
+            self._context.reporter.say(leaving)
         # Before messages: a node that has to give up must not wait for one that will never come.
         self._context.orders.raise_alarms()
         if self.link is not None:
@@ -179,7 +185,7 @@ class Inbox:
             self._next_look_s = now + LOOK_EVERY_S
             if self._context.mailbox.waiting:
                 self.look(0.0)
-        if self._context.orders.stops:
+        if self._context.orders.stops and not self._context.orders.leaves:
             self.told_to_stop = True
         return self.told_to_stop or self._progress.stop or now >= self._context.terms.deadline_s
 
@@ -203,6 +209,9 @@ class Inbox:
             case Stop(is_border):
                 self.told_to_stop = True
                 self.ends_for_good = self.ends_for_good or not is_border
+            case Dismiss(signal):
+                known = f"interrupted by {signal} at sample {self._progress.samples}"
+                raise Interrupted(f"{known}; the others go on without this rank")
             case Release():
                 self.released = True
             case Regroup(generation):

@@ -91,7 +91,8 @@ class RankListener:
 
     def _look(self) -> None:
         # Before messages: what a rank said before its line ended has arrived by then.
-        lost = self._lines.lost(may_return=self._orders.goes_on)
+        with self.changed:  # closing must not take a line away that is being looked at
+            lost = self._lines.lost(may_return=self._orders.goes_on)
         self._hear(0.0 if lost else TICK_S)
         with self.changed:
             # What the hub has found by now: it hears of some before.
@@ -182,7 +183,8 @@ class RankListener:
 
     def _lose(self, rank: int) -> None:
         self._lines.forget_suspicion(rank)
-        if self._orders.goes_on and rank and rank not in self._parted:
+        # One that the hub has let go has parted, and is gone all the same: it may be started again.
+        if self._orders.goes_on and rank and (rank not in self._parted or rank in self._orders.gone):
             log.info("rank %s is gone", rank)
             self._orders.gone.add(rank)
             answer = self._attendance.lose(rank)

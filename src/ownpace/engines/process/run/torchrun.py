@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ownpace.core.contract import events
-from ownpace.core.contract.errors import InputError, OwnpaceError
+from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError
 from ownpace.core.contract.values import Address
 from ownpace.core.learning.flat import FlatModel
 from ownpace.core.learning.seeds import Purpose, seed_for
@@ -56,6 +56,7 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
         session = stack.enter_context(
             Session(terms, rendezvous, spans_hosts=spans, store=store, hub=hub, handles_signals=True, presence=presence)
         )
+        session.orders.leaves = not is_first
         hosts = [server.host for server in job.servers]
         helpers = helpers_here(session, environment, hosts, job.log_folder)
         session.start_children([replace(order, is_late=is_late) for order in helpers])
@@ -63,15 +64,22 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
             session.watch_returns(presence.is_back)
             session.on_begun = partial(_readmit, stack, rendezvous, environment, presence)
         lines: list[str] = []
+        left: Interrupted | None = None
         try:
             with session.hub_running():
                 lines = run_worker(session, job, environment.rank, device, model)
         except OwnpaceError as error:
-            if hub is None:
-                raise  # on rank 0 the outcome has it
-            presence.fail(error)
+            if hub is not None:
+                presence.fail(error)  # the outcome has it
+            elif isinstance(error, Interrupted):
+                left = error  # the hub knows, and the other ranks need not end
+            else:
+                raise
     if hub is not None:
         return raise_bad_input(session.outcome())
+    if left is not None:
+        left.told = False  # rank 0 says what becomes of the run, not how far this rank was
+        raise left
     for line in lines:
         emit(events.from_line(line))
     return Outcome("finished", None, {})

@@ -17,6 +17,8 @@ One run, from the first word to the last. Several of a kind are marked with *, w
       │── (PullState, StatePart*) ──────────────────────────►│        … or the state of their optimizers, or gives it
       │◄─ (StatePart*) ─────────────────────────────────────│
       │── (Checksums)* ────────►│                            │        are replicas still equal? (talk.replica_control)
+      │── (Leaving) ───────────►│                            │        a signal asks my process to end
+      │◄── (Dismiss) ───────────│                            │        … and it may: the others go on without it
       │── Ended(checksums) ────►│                            │        all my updates are made
       │◄── (Release) ───────────│────── Release ────────────►│        every worker has ended: so may you
       │── Finished ────────────►│◄────────────── Finished ───│        there is nothing more of mine to come
@@ -160,6 +162,24 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """A signal asks this worker's process to end. It goes on until the hub says what becomes of the run."""
+
+    signal: str
+    """Its name."""
+    helpers: list[str]
+    """The servers and communicators that end with this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """The others go on without this node: it ends now."""
+
+    signal: str
+    """What asked it to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pull:
     """A user's loop asks a server for its parameters, outside of the algorithm."""
 
@@ -262,6 +282,8 @@ Control = (
     | Snapshot
     | WorkerBuffers
     | Stop
+    | Leaving
+    | Dismiss
     | Pull
     | Pulled
     | PullState

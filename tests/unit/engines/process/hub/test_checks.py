@@ -14,7 +14,7 @@ from ownpace.core.learning.layout import Layout
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.hub.checks import HubChecks
 from ownpace.engines.process.hub.journal import HubConfig, Journal
-from ownpace.engines.process.talk.control import Control, Ended, Report, Snapshot, WorkDone, WorkerBuffers
+from ownpace.engines.process.talk.control import Control, Ended, Leaving, Report, Snapshot, WorkDone, WorkerBuffers
 from ownpace.engines.process.talk.replica_control import Apart, Checksums
 from ownpace.engines.roster import Roster
 
@@ -37,6 +37,7 @@ def test_what_nodes_say_passes():
         (Apart(1, 1, 1, 1e-8, 1e-6), None),
         (Ended([]), None),
         (Ended([1, 2]), None),
+        (Leaving("SIGTERM", ["server-0"]), None),
     ):
         CHECKS.check(control, body)
 
@@ -52,6 +53,8 @@ def test_what_nodes_say_passes():
         (WorkerBuffers(), None, "buffers of no values"),
         (Checksums(1, [1]), None, "checksums of 1 layers; there are 2"),
         (Apart(1, 1, 2, 1e-8, 1e-6), None, "layer 2 differs; there are 2"),
+        (Leaving("SIGN", []), None, "'SIGN' asks it to leave"),
+        (Leaving("SIGTERM", ["worker-0"]), None, r"asks it to leave, with \['worker-0'\]"),
         (Ended([1, 2, 3]), None, "checksums of 3 layers; there are 2"),
         (Report(0.5, UpdateTotals(), WorkDone(spans=[[1.0]]), []), None, "spans"),
     ],

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ownpace.algorithms import make_algorithm
-from ownpace.core.contract.errors import PeerLost, WireError
+from ownpace.core.contract.errors import Interrupted, PeerLost, WireError
 from ownpace.core.contract.values import Address, Gradient, Parameters, Shard
 from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
@@ -22,6 +22,7 @@ from ownpace.engines.process.talk.channels import Wiring
 from ownpace.engines.process.talk.control import (
     ClockAnswer,
     Control,
+    Dismiss,
     GiveUp,
     Goodbye,
     Prepared,
@@ -240,9 +241,30 @@ def test_a_run_that_has_failed_says_of_what(pair):
         inbox.wait_for(Prepared)
 
 
+def test_a_worker_that_a_signal_asks_to_end_tells_the_hub_and_goes_on_until_it_is_let_go(pair):
+    inbox, _ = worker(pair)
+    orders = inbox._context.orders
+    orders.leaves = True
+    orders.stops.append("SIGTERM")
+    assert not inbox.wants_stop()
+    pair.send(HUB, "worker-0", Packet(control=Dismiss("SIGTERM")))
+    with pytest.raises(Interrupted, match="interrupted by SIGTERM at sample 0; the others go on without this rank"):
+        inbox.wait_for(Prepared)
+    assert orders.is_told
+
+
 def test_only_the_hub_has_a_say_in_how_the_run_goes_on(pair):
     inbox, _ = worker(pair)
-    for control in (Stop(), Release(), GiveUp("diverged", "no"), Start(0.0), ClockAnswer(1.0), Goodbye([]), Welcome()):
+    for control in (
+        Stop(),
+        Dismiss("SIGTERM"),
+        Release(),
+        GiveUp("diverged", "no"),
+        Start(0.0),
+        ClockAnswer(1.0),
+        Goodbye([]),
+        Welcome(),
+    ):
         pair.send("server-0", "worker-0", Packet(control=control))
         words = f"server-0 sent what no node sends: {type(control).__name__}, which only the hub may say"
         with pytest.raises(WireError, match=words) as caught:
