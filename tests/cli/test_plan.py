@@ -43,6 +43,7 @@ def test_programs_read_the_keys_that_they_were_promised(ownpace):
     [
         ("--what-if drop:old", "this fleet's machines are worker@4000, worker@1000"),
         ("--algorithms snyc", "did you mean 'sync'?"),
+        ("--what-if none --what-if network:x10", "or none alone"),
         ("--seeds 0", "give a number from 1 to 100"),
         ("--processes 0", "give a number from 1 to 1024"),
         ("--lr 0.1", "No such option"),
@@ -98,7 +99,8 @@ def test_gradients_that_never_end_do_not_keep_a_plan_from_its_end(ownpace, endle
 
 
 @pytest.mark.slow
-def test_ctrl_c_gives_the_verdict_so_far_and_no_traceback(endless):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_gives_the_verdict_so_far_and_no_traceback(endless, number):
     command = [sys.executable, "-m", "ownpace", *endless.split(), "--seconds", "100"]
     # In a session of its own, all of which gets the signal, as in a terminal.
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -106,7 +108,7 @@ def test_ctrl_c_gives_the_verdict_so_far_and_no_traceback(endless):
     said = ""
     while "cost of a sample" not in said:
         said += run.stderr.readline()
-    os.killpg(run.pid, signal.SIGINT)
+    os.killpg(run.pid, number)
     out, err = run.communicate(timeout=60)
     assert (run.returncode, out.partition(" ")[0]) == (130, "Take")
     assert "interrupted; the plan above is what was known by then" in err

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -102,11 +105,11 @@ def plan(
     from ownpace.cli.plan_shown import show_plan
     from ownpace.planning import plan as make_plan
 
-    with Stages(Console(stderr=True)) as stages:
+    with _sigterm_as_ctrl_c(), Stages(Console(stderr=True)) as stages:
         made = make_plan(
             given.config(config),
             algorithms=_names(algorithms),
-            what_if=_questions(what_if),
+            what_if=what_if or None,
             seconds=seconds,
             timing_only=timing_only,
             seeds=range(seeds),
@@ -120,13 +123,18 @@ def plan(
         raise Interrupted("interrupted; the plan above is what was known by then")
 
 
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """A time limit of a cluster, say, gets the verdict so far, too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _names(given: str | None) -> list[str] | None:
     return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
-
-
-def _questions(given: list[str] | None) -> list[str] | None:
-    """None: the usual ones."""
-    return None if not given else [] if given == ["none"] else given
 
 
 def _check(option: str, given: int | None, most: int) -> None:

@@ -3,7 +3,7 @@
 Those that make `sync`'s updates come first: their result is that of one large machine, and learning rates stay right.
 Others take their place only where they are faster by half, and the less a deep net loses with one, the earlier it is
 asked: next to none with `stride`, a point and more with those whose gradients are an update old. Where sums are slow,
-some of those make updates of many more samples than `sync` does, and come last.
+some of those make updates of many more samples than `sync` does: they come last, and speed alone does not choose them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ def best_by_speed(timings: Mapping[str, Timing]) -> str:
     'pace'
     >>> best_by_speed({"sync": speed(100), "pace": speed(200), "stride": speed(190, samples=500)})
     'stride'
+    >>> best_by_speed({"sync": speed(100), "stride": speed(110), "acco": speed(900, samples=500)})
+    'sync'
     """
     best = None
-    for group in _groups(timings):
+    large = _large(timings)
+    for group in _groups({name: timing for name, timing in timings.items() if name not in large} or timings):
         fastest = max(group, key=lambda name: timings[name].samples_per_s)
         if best is None or timings[fastest].samples_per_s > LARGE_GAIN * timings[best].samples_per_s:
             best = fastest
@@ -60,8 +63,13 @@ def by_trust(timings: Mapping[str, Timing]) -> list[str]:
 
 def _groups(timings: Mapping[str, Timing]) -> list[list[str]]:
     """Those of whom most is expected first; no group is empty."""
-    usual = next((timings[name].samples_per_update for name in SAME_UPDATES if name in timings), math.inf)
-    large = [name for name in LATE if name in timings and timings[name].samples_per_update > LARGE_UPDATES * usual]
+    large = _large(timings)
     groups = [[name for name in group if name in timings and name not in large] for group in BY_TRUST]
     groups.append([name for name in timings if not any(name in group for group in groups)])
     return [group for group in groups if group]
+
+
+def _large(timings: Mapping[str, Timing]) -> list[str]:
+    """Those whose updates are too few to trust."""
+    usual = next((timings[name].samples_per_update for name in SAME_UPDATES if name in timings), math.inf)
+    return [name for name in LATE if name in timings and timings[name].samples_per_update > LARGE_UPDATES * usual]

@@ -50,6 +50,8 @@ class Elsewhere:
     spread_s: float | None = None
     is_guess: bool = False
     """Whether it may learn otherwise there, which was not tried."""
+    same_samples_per_s: float | None = None
+    """By speed alone: of the choice on the fleet as it is, there; like is compared with like."""
 
 
 def speeds_elsewhere(base: Config, entrants: Sequence[Entrant], num_workers: int) -> Asks[dict[str, Timing]]:
@@ -69,12 +71,17 @@ def first_elsewhere(entrants: Sequence[Entrant], speeds: Mapping[str, Timing]) -
 
 
 def by_speed_elsewhere(
-    entrants: Sequence[Entrant], speeds: Mapping[str, Timing], terms: Terms | None, *, same_workers: bool
+    entrants: Sequence[Entrant],
+    speeds: Mapping[str, Timing],
+    terms: Terms | None,
+    *,
+    chosen: str,
+    same_workers: bool,
 ) -> Elsewhere:
-    """What their speeds say of another fleet."""
+    """What their speeds say of another fleet; `chosen` is the choice on the fleet as it is."""
     if terms is None:
         name = best_by_speed(speeds)
-        return Elsewhere(name, speeds[name], None)
+        return Elsewhere(name, speeds[name], None, same_samples_per_s=speeds[chosen].samples_per_s)
     best = first_elsewhere(entrants, speeds)[0]
     timing = speeds[best.candidate.algorithm]
     seconds = best.at_speed(timing)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ownpace.core.contract.errors import InputError, Interrupted
+from ownpace.core.contract.errors import InputError, Interrupted, shown
 from ownpace.core.learning.task import Task
 from ownpace.core.settings import positive
-from ownpace.fleet import Fleet, read_fleet
+from ownpace.fleet import Fleet
 from ownpace.planning.candidates import MANY_WORKERS, candidates
 from ownpace.planning.deadlines import USUAL_S, Deadlines
 from ownpace.planning.elsewhere import by_speed_elsewhere, elsewhere, speeds_elsewhere
@@ -27,9 +27,8 @@ from ownpace.planning.results import Plan
 from ownpace.planning.stage_driver import StageDriver
 from ownpace.planning.study import FINALISTS, Terms, timed
 from ownpace.planning.trial import as_asked, for_trials
-from ownpace.planning.what_if import by_default, imagined
+from ownpace.planning.what_if import NONE, by_default, imagined
 from ownpace.run import Config
-from ownpace.run.config import default_fleet
 
 GIVEN_UP_ELSEWHERE = 4.0
 """On another fleet, when it has taken this many times as long as the choice on the fleet as it is."""
@@ -38,8 +37,8 @@ MOST_ASKED = 4
 
 
 def plan(
-    config: Config,
-    fleet: Fleet | str | None = None,
+    config: Config | Task | str,
+    fleet: Fleet | str | Sequence[float] | None = None,
     *,
     algorithms: Sequence[str] | None = None,
     what_if: Sequence[str] | None = None,
@@ -53,7 +52,7 @@ def plan(
 
     Args:
         config: The task, the optimizer and batch sizes. Its algorithm and learning rate are what is looked for; its
-            target, samples or epochs are taken where they are given.
+            target, samples or epochs are taken where they are given. A task, or the name of one, will do.
         fleet: The machines (None: the configuration's).
         algorithms: Who takes part (None: those that are worth it).
         what_if: Questions such as `drop:old`, `add:new:2`, `bandwidth:x10` (None: the usual ones; empty: none).
@@ -74,7 +73,7 @@ def plan(
     """
     began = time.monotonic()  # before data is read
     positive(seconds=seconds)
-    planner = _Planner(config, fleet, algorithms, what_if, tuple(seeds))
+    planner = _Planner(_config(config), fleet, algorithms, what_if, tuple(seeds))
     deadlines = Deadlines.of(began, seconds, planner.known.fleet, asks=bool(planner.others), timing_only=timing_only)
     known = planner.known
     with open_pool(planner.base, processes) as pool:
@@ -83,19 +82,28 @@ def plan(
     return finished_plan(known, time.monotonic() - began)
 
 
+def _config(given: object) -> Config:
+    if isinstance(given, Config):
+        return given
+    if isinstance(given, str | Task):
+        return Config(task=given)
+    raise InputError(f"plan was given {shown(given)}; give it a task, the name of one, or an ownpace.Config")
+
+
 class _Planner:
     """One plan on its way."""
 
     def __init__(
         self,
         config: Config,
-        fleet: Fleet | str | None,
+        fleet: Fleet | str | Sequence[float] | None,
         algorithms: Sequence[str] | None,
         what_if: Sequence[str] | None,
         seeds: tuple[int, ...],
     ) -> None:
-        given = fleet if fleet is not None else config.fleet or default_fleet()
-        machines = given if isinstance(given, Fleet) else read_fleet(given)
+        if fleet is not None:
+            config = replace(config, fleet=fleet)
+        machines = config.machines()
         if not machines.paced:
             raise InputError(
                 "a machine of the fleet has no pace (samples_per_s), so nothing can be predicted; measure the machines "
@@ -103,7 +111,7 @@ class _Planner:
             )
         if not seeds or len(set(seeds)) < len(seeds):
             raise InputError(f"seeds is {list(seeds)}; give at least one, each once")
-        asked = by_default(machines) if what_if is None else what_if
+        asked = by_default(machines) if what_if is None else [] if list(what_if) == [NONE] else what_if
         # Before anything runs: a question that cannot be understood is found at once.
         self.others = [imagined(machines, question) for question in asked]
         self.base = for_trials(config, machines)
@@ -113,7 +121,7 @@ class _Planner:
         self._seeds = seeds
         entered, left_out = candidates(machines, algorithms)
         self._candidates = {candidate.algorithm: candidate for candidate in entered}
-        self.known = Known(config=replace(config, fleet=given), fleet=machines, left_out=left_out)
+        self.known = Known(config=config, fleet=machines, left_out=left_out)
         self.known.candidates = self._candidates
         self.known.questions = tuple(other.name for other in self.others)
 
@@ -177,10 +185,11 @@ class _Planner:
         asks = {name: speeds_elsewhere(base, wanted, sizes[name]) for name, base in bases.items()}
         expected = len(asks) * len(wanted)
         speeds = stages.drive(stage, asks, expected, deadline=deadline, missed="not answered")
-        now, searches = len(known.fleet.workers), {}
+        now, chosen, searches = len(known.fleet.workers), known.chosen().algorithm, {}
         # An answer by speed first, so that there is one for each question, whatever becomes of the others.
         for name, found in speeds.items():
-            known.others[name] = by_speed_elsewhere(wanted, found, terms, same_workers=sizes[name] == now)
+            alike = sizes[name] == now
+            known.others[name] = by_speed_elsewhere(wanted, found, terms, chosen=chosen, same_workers=alike)
             if terms is not None and known.others[name].is_guess:
                 factors = self._factors(sizes[name], now)
                 searches[name] = elsewhere(bases[name], wanted, found, terms, factors)

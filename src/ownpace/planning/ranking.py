@@ -56,13 +56,21 @@ class Known:
         rows = [self._row(name) for name in self.timings]
         return sorted(rows, key=self._place)
 
+    def chosen(self) -> Ranked:
+        """Whom to take: the first in time, or where nothing was learnt, by more than the speed."""
+        ranking = self.ranking()
+        if self.level is not None:
+            return ranking[0]
+        best = best_by_speed({row.algorithm: row.timing for row in ranking})
+        return next(row for row in ranking if row.algorithm == best)
+
     def worth_asking(self, most: int) -> list[Entrant]:
         """Whom to try on other fleets, where another may be the first."""
         rows = [row for row in self.ranking() if row.time_to_target is not None][:most]
         if not rows:  # by speed alone, and the choice goes by more than that
-            rows = self.ranking()[: most - 1]
-            alike = with_same_updates([*self.timings])
-            rows += [row for row in self.ranking() if row.algorithm in alike and row not in rows]
+            first = [row.algorithm for row in self.ranking()[: most - 1]]
+            asked = {self.chosen().algorithm, *first, *with_same_updates([*self.timings])}
+            rows = [row for row in self.ranking() if row.algorithm in asked]
         return [
             Entrant(self.candidates[row.algorithm], row.lr or 0.0, row.time_to_target or 0.0, row.spread, row.timing)
             for row in rows
@@ -117,10 +125,7 @@ def finished_plan(known: Known, seconds: float) -> Plan:
     """The plan, from what is known."""
     ranking = tuple(known.ranking())
     timing_only = known.level is None
-    first = ranking[0]
-    if timing_only:
-        chosen = best_by_speed({row.algorithm: row.timing for row in ranking})
-        first = next(row for row in ranking if row.algorithm == chosen)
+    first = known.chosen()
     config = known.config
     if known.level is not None:
         by_loss = known.level < 0
@@ -156,7 +161,7 @@ def finished_plan(known: Known, seconds: float) -> Plan:
 
 def _answer(found: Elsewhere, first: Ranked) -> WhatIf:
     rate = found.timing.samples_per_s
-    if first.time_to_target is None:
-        return WhatIf(found.algorithm, None, rate, rate / first.samples_per_s)
-    gain = None if found.seconds is None else first.time_to_target / found.seconds
+    if found.same_samples_per_s is not None:
+        return WhatIf(found.algorithm, None, rate, found.same_samples_per_s / first.samples_per_s)
+    gain = first.time_to_target / found.seconds if first.time_to_target and found.seconds else None
     return WhatIf(found.algorithm, found.seconds, rate, gain, found.spread_s, found.is_guess)

@@ -90,11 +90,13 @@ class WhatIf:
     """The best that another fleet would do."""
 
     algorithm: str
+    """Whom to take there."""
     time_to_target: float | None
     samples_per_s: float
+    """Of that one."""
     gain: float | None
-    """How many times as soon as the choice on the fleet as it is; by speed alone, how many times the samples/s. None:
-    it was given up, far later."""
+    """How many times as soon as the choice on the fleet as it is. By speed alone: how many times the samples/s that
+    choice itself does there, be it taken there or not. None: it was given up, far later."""
     spread: float | None = None
     """The standard deviation of the time over seeds."""
     is_guess: bool = False

@@ -69,8 +69,7 @@ class TimingWatch:
             samples_per_s=rate,
             updates_per_s=updates / seconds if seconds > 0 else 0.0,
             samples_per_update=samples / max(1, updates),
-            # At most 1: without its beginning, a run's last round may have been more than its share.
-            share_of_limit=min(1.0, rate / sums.limit_samples_per_s) if sums.limit_samples_per_s else 0.0,
+            share_of_limit=rate / sums.limit_samples_per_s if sums.limit_samples_per_s else 0.0,
             network_use=network_use if self._job.detail else None,
             updates=sums.updates,
         )

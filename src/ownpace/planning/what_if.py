@@ -11,7 +11,9 @@ from ownpace.fleet import Fleet, Machine
 
 MOST_CLASSES = 6
 """With more classes of machines, only this many, the first, are asked about by default."""
-HOW = "write drop:CLASS, add:CLASS:NUMBER, bandwidth:x10, latency:x0.1 or network:x10"
+NONE = "none"
+"""What stands, alone, for no question."""
+HOW = f"write drop:CLASS, add:CLASS:NUMBER, bandwidth:x10, latency:x0.1, network:x10, or {NONE} alone"
 
 
 @dataclass(frozen=True)

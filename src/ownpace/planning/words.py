@@ -91,15 +91,17 @@ def _answer(name: str, answer: WhatIf, plan: Plan, fleet: Fleet) -> str:
     """One sentence for a question."""
     kind, _, rest = name.partition(":")
     gain = answer.gain or 0.0
-    other = "" if answer.algorithm == plan.choice.algorithm else f", with {answer.algorithm}"
-    what = "samples/s" if plan.timing_only else "time"
-    change = _change(gain, what) + other
+    by_speed = chosen_row(plan).time_to_target is None
+    change = _change(gain, "samples/s" if by_speed else "time")
+    then = _then(answer, plan) if by_speed else ""
+    if not by_speed and answer.algorithm != plan.choice.algorithm:
+        change += f", with {answer.algorithm}"
     if answer.is_guess:
         change += ", by speed alone"
     if LITTLE <= abs(gain - 1) < _chance(answer, plan):
         change += "; that may be chance"
     if kind == "drop":
-        return _dropped(rest, gain, change, fleet)
+        return f"{_dropped(rest, gain, change, fleet)}{then}."
     subject = {
         "add": lambda: f"{rest.rpartition(':')[2]} more of {rest.rpartition(':')[0]}",
         "network": lambda: f"{_times_text(rest)} the network",
@@ -107,7 +109,17 @@ def _answer(name: str, answer: WhatIf, plan: Plan, fleet: Fleet) -> str:
         "latency": lambda: f"{_times_text(rest)} the latency",
     }[kind]()
     subject = subject[0].upper() + subject[1:]
-    return f"{subject}: not worth it ({change})." if abs(gain - 1) < LITTLE else f"{subject}: {change}."
+    said = f"not worth it ({change})" if abs(gain - 1) < LITTLE else change
+    return f"{subject}: {said}{then}."
+
+
+def _then(answer: WhatIf, plan: Plan) -> str:
+    """Another choice on that fleet: the change is that of the choice, since speeds of two say nothing of a fleet."""
+    if answer.algorithm == plan.choice.algorithm:
+        return ""
+    same = (answer.gain or 0.0) * chosen_row(plan).samples_per_s
+    which = f"{answer.algorithm} is enough" if answer.samples_per_s <= same else f"take {answer.algorithm}"
+    return f"; then {which} ({answer.samples_per_s:,.0f} samples/s)"
 
 
 def _chance(answer: WhatIf, plan: Plan) -> float:
@@ -125,10 +137,10 @@ def _dropped(name: str, gain: float, change: str, fleet: Fleet) -> str:
         count = 0
     machines = f"{name} ({count} {'machine' if count == 1 else 'machines'})" if count else name
     if gain > 1 + LITTLE:
-        return f"Leave out {machines}: without, {change}."
+        return f"Leave out {machines}: without, {change}"
     if gain > 1 - LITTLE:
-        return f"{machines} may stay or go: without, {change}."
-    return f"Keep {machines}: without, {change}."
+        return f"{machines} may stay or go: without, {change}"
+    return f"Keep {machines}: without, {change}"
 
 
 def _change(gain: float, what: str) -> str:

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from ownpace.core.contract.errors import InputError, Interrupted
-from ownpace.fleet import Fleet, Machine, Network, paces
+from ownpace.fleet import Between, Fleet, Machine, Network, ServerMachine, paces
 from ownpace.planning import Plan, PlanProgress, choose_by_speed, deadlines, driving, plan, planner, trial
 from ownpace.planning.candidates import candidates
 from ownpace.planning.command import command_for, fleet_text
 from ownpace.planning.deadlines import Deadlines
+from ownpace.planning.ranking import Known
+from ownpace.planning.timing import Timing
 from ownpace.run import Config
 from ownpace.testing.blobs import Blobs
 
@@ -69,6 +71,79 @@ def test_speeds_alone_say_that_they_are_only_that():
     assert "By speed alone" in made.verdict
 
 
+SITES = Fleet(
+    machine=(
+        Machine(name="west", count=2, samples_per_s=3000, site="a"),
+        Machine(name="east", count=2, samples_per_s=1500, site="b"),
+    ),
+    network=Network(
+        bandwidth_bytes_per_s=1.25e9, latency_s=1e-5, between=Between(bandwidth_bytes_per_s=1e6, latency_s=1e-3)
+    ),
+    server=(ServerMachine(site="b"),),
+)
+
+
+def by_speed(fleet: Fleet, algorithms: list[str], what_if: list[str]) -> Plan:
+    return plan(Config(task="digits"), fleet, algorithms=algorithms, what_if=what_if, timing_only=True, processes=1)
+
+
+def test_by_speed_alone_the_choice_is_compared_with_itself():
+    # On a better network, exact updates are fast enough to be taken, and slower than the choice is here.
+    made = by_speed(SITES, ["sync", "balanced", "stride"], ["network:x10", "drop:west"])
+    better, without = made.what_if["network:x10"], made.what_if["drop:west"]
+    assert (made.choice.algorithm, better.algorithm, without.algorithm) == ("stride", "balanced", "balanced")
+    assert better.gain == pytest.approx(1.0, abs=0.02)
+    assert without.gain == pytest.approx(1 / 3, abs=0.02)
+    assert better.samples_per_s < 0.9 * made.ranking[0].samples_per_s
+    rate = f"({better.samples_per_s:,.0f} samples/s)"
+    assert f"10 times the network: not worth it (0% more samples/s); then balanced is enough {rate}." in made.verdict
+    assert "Keep west (2 machines): without, 67% fewer samples/s; then balanced is enough" in made.verdict
+
+
+def test_by_speed_alone_a_worse_fleet_may_ask_for_another_choice():
+    made = by_speed(paces(4000, 1000), ["sync", "balanced", "stride"], ["bandwidth:x0.01"])
+    worse = made.what_if["bandwidth:x0.01"]
+    assert (made.choice.algorithm, worse.algorithm) == ("balanced", "stride")
+    assert worse.gain < 0.9
+    assert f"fewer samples/s; then take stride ({worse.samples_per_s:,.0f} samples/s)." in made.verdict
+
+
+def test_nobody_is_faster_than_the_machines():
+    made = by_speed(SITES, ["stride", "acco", "pace"], [])
+    for row in made.ranking:
+        assert row.samples_per_s < 1.001 * 9000, row
+        assert row.share_of_limit == pytest.approx(row.samples_per_s / 9000)
+
+
+def test_by_speed_alone_few_large_updates_are_not_chosen():
+    slow = paces(3000, 3000, network=Network(bandwidth_bytes_per_s=3e5, latency_s=1e-3))
+    made = by_speed(slow, ["sync", "balanced", "acco", "diloco"], ["network:x10"])
+    rows = {row.algorithm: row for row in made.ranking}
+    assert rows["acco"].samples_per_update > 2.5 * rows["sync"].samples_per_update
+    assert made.ranking[0].algorithm == "acco"
+    assert made.choice.algorithm == "diloco"
+    assert by_speed(slow, ["acco"], []).choice.algorithm == "acco"  # where nobody else is there
+
+
+def test_the_choice_is_asked_on_other_fleets_whoever_is_faster():
+    speed = {"acco": (400, 999), "pace": (390, 999), "abs": (380, 999), "stride": (300, 64), "sync": (100, 64)}
+    timings = {name: Timing(rate, 1.0, samples, 1.0, None, 20) for name, (rate, samples) in speed.items()}
+    entered = {each.name: each for each in candidates(SITES, list(speed))[0]}
+    known = Known(Config(), SITES, {}, candidates=entered, timings=timings)
+    assert known.chosen().algorithm == "stride"
+    assert [entrant.candidate.name for entrant in known.worth_asking(4)] == list(speed)
+
+
+def test_a_task_or_its_name_will_do():
+    of_name, of_task, of_config = (
+        plan(given, "4,1", algorithms=["sync"], what_if=["none"], timing_only=True, processes=1)
+        for given in ("quadratic", Blobs(), Config(task=Blobs()))
+    )
+    assert "--task quadratic" in of_name.choice.command
+    assert of_task.choice == of_config.choice
+    assert not of_name.what_if
+
+
 def stop_at(stage: str, done: int):
     def on_progress(now: PlanProgress) -> None:
         if (now.stage, now.done) == (stage, done):
@@ -99,6 +174,11 @@ def test_what_is_known_is_told_when_it_is_interrupted():
         ({"what_if": ["drop:all"]}, "this fleet's machines"),
         ({"fleet": "x4"}, "ownpace measure"),
         ({"seconds": 0}, "seconds is 0; it must be"),
+        ({"config": Config(task=Blobs(), fleet=[]), "fleet": None}, "no machine|list of paces"),
+        ({"fleet": []}, "no machine|list of paces"),
+        ({"config": "digit"}, "did you mean 'digits'"),
+        ({"config": {"task": "digits"}}, "the name of one, or an ownpace.Config"),
+        ({"what_if": ["none", "network:x10"]}, "or none alone"),
         ({"config": Config(task=Blobs(), target=2)}, "target is 2; it is an accuracy"),
         ({"config": Config(task=Blobs(), epochs=-1)}, "epochs is -1"),
     ],
