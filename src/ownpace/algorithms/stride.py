@@ -85,9 +85,10 @@ from ownpace.core.blocks.paces import check_smoothing
 from ownpace.core.blocks.round_limit import RoundLimit
 from ownpace.core.blocks.waiting import MOST_WAIT, Waiting, check_max_wait
 from ownpace.core.contract.algorithm import Algorithm
+from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.roles import Pending, Worker
 from ownpace.core.contract.values import Gradient
-from ownpace.core.settings import at_most, not_negative, positive
+from ownpace.core.settings import not_negative
 
 _SHARE_OF_A_ROUND = 0.25
 """A step of a slow worker may take so much of a round: small batches are noisy, and a few steps are enough."""
@@ -126,9 +127,8 @@ class StrideSgd(Algorithm):
         check_steps(self.steps)
         not_negative(warmup=self.warmup, max_batch=self.max_batch)
         check_outer_step(self.outer_lr, self.outer_momentum)
-        if self.pull is not None:
-            positive(pull=self.pull)
-            at_most(1, pull=self.pull)
+        if self.pull is not None and not 0 < self.pull <= 1:
+            raise InputError(f"pull is {self.pull}; it must be above 0 and at most 1, as in 0.7")
         check_max_wait(self.max_wait)
         check_smoothing(self.smoothing)
 
