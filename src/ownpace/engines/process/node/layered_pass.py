@@ -198,7 +198,7 @@ class BackwardPass:
         self.worker.post(to, known, notes, part, num_parts)
 
 
-class Leaving:
+class LeavingBuckets:
     """A gradient that is summed while it is computed."""
 
     def __init__(self, collectives: GroupCollectives, buffer: Tensor, num_layers: int) -> None:

@@ -16,7 +16,7 @@ from ownpace.engines.process.node.computer import GradientComputer
 from ownpace.engines.process.node.finite import check_finite
 from ownpace.engines.process.node.gpu import GpuQueue, Stopwatch
 from ownpace.engines.process.node.inbox import TICK_S
-from ownpace.engines.process.node.layered_pass import BackwardPass, ForwardPass, LayerPace, Leaving, Push
+from ownpace.engines.process.node.layered_pass import BackwardPass, ForwardPass, LayerPace, LeavingBuckets, Push
 from ownpace.engines.process.node.receiving import ProcessReceive
 from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.collectives import GroupCollectives
@@ -132,7 +132,7 @@ class TaskGradients:
         times = self._computer.layer_times
         collectives.follow([times.backward_done(bucket) for bucket in collectives.buckets])
         buffer = collectives.buffer()
-        leaving = Leaving(collectives, buffer, len(self._worker.context.layout.layers))
+        leaving = LeavingBuckets(collectives, buffer, len(self._worker.context.layout.layers))
         gradient = self._compute_by_layer(asked, leaving)
         self.keep_pace(asked.end_s)
         return sums.start(collectives, gradient, buffer, leaving.sender)  # type: ignore[return-value]
@@ -219,7 +219,7 @@ class TaskGradients:
         total, loss = self._computer.compute(indices, self._worker.learner.held.values, plus, out)
         return self._end(asked, begun, total, loss)
 
-    def _compute_by_layer(self, asked: ProcessGradient, leaving: Leaving | None = None) -> Gradient:
+    def _compute_by_layer(self, asked: ProcessGradient, leaving: LeavingBuckets | None = None) -> Gradient:
         """Compute what was asked for as its parameters come, and send it, or sum it, as its layers are ready."""
         worker, plus = self._worker, asked.plus
         ready, indices = self._draw(asked)

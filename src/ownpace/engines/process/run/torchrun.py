@@ -63,18 +63,7 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
         if is_first and environment.world_size > 1 and job.on_failure != "stop":
             session.watch_returns(presence.is_back)
             session.on_begun = partial(_readmit, stack, rendezvous, environment, presence)
-        lines: list[str] = []
-        left: Interrupted | None = None
-        try:
-            with session.hub_running():
-                lines = run_worker(session, job, environment.rank, device, model)
-        except OwnpaceError as error:
-            if hub is not None:
-                presence.fail(error)  # the outcome has it
-            elif isinstance(error, Interrupted):
-                left = error  # the hub knows, and the other ranks need not end
-            else:
-                raise
+        lines, left = _work(session, presence, job, environment.rank, device, model)
     if hub is not None:
         return raise_bad_input(session.outcome())
     if left is not None:
@@ -83,6 +72,23 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
     for line in lines:
         emit(events.from_line(line))
     return Outcome("finished", None, {})
+
+
+def _work(
+    session: Session, presence: Presence, job: Job, rank: int, device: torch.device, model: FlatModel
+) -> tuple[list[str], Interrupted | None]:
+    """This rank's part: what it has recorded; or, where a signal lets it leave the others, how far it was by then."""
+    try:
+        with session.hub_running():
+            return run_worker(session, job, rank, device, model), None
+    except OwnpaceError as error:
+        if rank == 0:
+            presence.fail(error)  # the outcome has it
+        elif isinstance(error, Interrupted):
+            return [], error  # the hub knows, and the other ranks need not end
+        else:
+            raise
+    return [], None
 
 
 def _readmit(stack: ExitStack, rendezvous: Rendezvous, environment: Environment, presence: Presence) -> None:

@@ -91,11 +91,7 @@ class Mailbox:
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback("*", credentials_provider=key)
-        self._box = self._new_socket(zmq.ROUTER)
-        self._box.curve_server = True
-        # A node that comes back after its connection was cut is heard, even if the old one is not known to be gone.
-        self._box.router_handover = True
-        self._box.curve_publickey, self._box.curve_secretkey = key.server_public, key.server_secret
+        self._box = self._new_box()
         try:
             port = self._box.bind_to_random_port(f"tcp://{host}")
         except zmq.ZMQError as error:
@@ -105,6 +101,14 @@ class Mailbox:
         self.contact = f"tcp://{host}:{port} {self._identity}".strip()
         """What others must know to send to this node: where it listens, and which memory it can open."""
         self._incoming = shared_memory.Incoming()
+
+    def _new_box(self) -> zmq.Socket[bytes]:
+        box = self._new_socket(zmq.ROUTER)
+        box.curve_server = True
+        # A node that comes back after its connection was cut is heard, even if the old one is not known to be gone.
+        box.router_handover = True
+        box.curve_publickey, box.curve_secretkey = self._key.server_public, self._key.server_secret
+        return box
 
     def _new_socket(self, kind: int) -> zmq.Socket[bytes]:
         made = self._context.socket(kind)
