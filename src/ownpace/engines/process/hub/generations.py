@@ -6,7 +6,7 @@
     running ──(all workers have ended, and the run is over)──► closing
 
 A worker that is gone is done without; a server or a communicator is started again, the server with what it had a moment
-before. Who gives what to whom then is planned in `run.planning`.
+before. Who gives what to whom then is planned in `hub.planning`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The script knows nothing of it. Whatever it calls that may wait for others is an attempt: where the generation ends
 meanwhile, this rank abandons what the algorithm was doing, takes part in the next generation, and the script goes on.
-How ranks get there is drawn in `talk.regrouping`; a complete run does the same in `run.worker_life`.
+How ranks get there is drawn in `talk.regrouping`; a complete run does the same in `lives.worker_life`.
 """
 
 from __future__ import annotations
