@@ -1,4 +1,4 @@
-"""A package that has a map, a line for each of its modules at its top, leaves none out; modules that are named exist."""
+"""A package that has a map, a line for each of its modules at its top, leaves none out; what is named is there."""
 
 from __future__ import annotations
 

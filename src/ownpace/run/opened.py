@@ -41,7 +41,7 @@ def find_runs(given: Sequence[Path]) -> list[Path]:
         else:
             raise InputError(f"there is no folder {path}; give that of a run, as in runs/first")
         if not inside:
-            raise InputError(f"{path} neither is a run nor holds one; give a folder that has an {EVENTS}")
+            raise InputError(f"{path} is neither a run nor a folder of runs; give a folder that has an {EVENTS}")
         found.update(dict.fromkeys(inside))
     return list(found)
 

@@ -107,7 +107,7 @@ def _resumption(run: Path, checkpoint: Path, file: StateFile, config: Config) ->
             with suppress(ValueError, KeyError, TypeError):
                 position, highlights = Position(**records), [from_line(str(line)) for line in lines]
                 return Resumption(run, checkpoint, file.state, config, position, highlights, wall_seconds)
-    raise InputError(f"{checkpoint} does not say where its run was; it cannot be gone on from")
+    raise InputError(f"{checkpoint} does not say how far its run was, so the run cannot go on from it")
 
 
 def saved_fields(config: Config) -> dict[str, object]:

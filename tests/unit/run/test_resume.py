@@ -84,7 +84,7 @@ def test_a_damaged_one_is_passed_over_and_said(run, caplog):
         path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(InputError, match=r"has no checkpoint that is whole: .*300.*; .*200.*; .*100"):
         find_resumption(run, {})
-    with pytest.raises(InputError, match="it is cut off, or none of ours; there is no older one"):
+    with pytest.raises(InputError, match="it is cut off, or not a checkpoint of ownpace; there is no older one"):
         find_resumption(oldest, {})
 
 

@@ -198,7 +198,7 @@ def _event(line: str) -> events.Event:
     try:
         event = events.from_line(line)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WireError(f"a report with an event that is none: {line[:80]!r} ({error!r:.80})") from None
+        raise WireError(f"a report with a line that is no event: {line[:80]!r} ({error!r:.80})") from None
     if isinstance(event, events.Update) and type(event.version) is not int:
         raise WireError(f"a report of an update with the version {event.version!r:.80}")
     return event

@@ -149,7 +149,7 @@ class Membership:
         if found:
             parts.tell(Refuse(do_not_fit(found)), name)
         elif not parts.generations.welcome(name):
-            parts.tell(Refuse(f"{name} comes too late: as many workers as may take part do already"), name)
+            parts.tell(Refuse(f"{name} comes too late: the run already has as many workers as it may have"), name)
 
     def take_prepared(self, name: str, generation: int, checksums: list[int]) -> None:
         """A node is ready for a generation, be it one that was started again."""

@@ -104,8 +104,8 @@ class Roll:
         for place in self._places.values():
             if not place.is_told and self._now() > place.since_s + _PATIENCE_S:
                 place.is_told = True
-                missing = self._ranks - place.came.keys()
-                lines.append(f"{at_place(place.came)}; waiting for {ranks_in_words(missing)} since {_PATIENCE_S:g} s")
+                awaited = ranks_in_words(self._ranks - place.came.keys())
+                lines.append(f"{at_place(place.came)}; still waiting for {awaited} after {_PATIENCE_S:g} s")
         return lines
 
 
