@@ -9,8 +9,8 @@
                                y_i ← z_i − D_i                          D_i: progress of the round so far
 
 All that a worker does alone is handed in once, and moves x once: no progress is thrown away, lost or counted twice, and
-all workers' x are equal to the bit. Where rounds are short, φ_i is 1, and a worker is always at the global model plus
-what it alone has learnt and not yet handed in.
+all workers' x are equal, bit for bit. Where rounds are short, φ_i is 1, and a worker is always at the global model
+plus what it alone has learnt and not yet handed in.
 
 A sum tells where all were when they handed in: at x̄ on average, worker i at z_i. By the time that this is known, its
 steps have mended a part of z_i − x̄: all of it in steep directions, and to take it back then would put the worker as far

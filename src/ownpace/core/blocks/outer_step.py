@@ -48,7 +48,7 @@ class OuterStep:
     def take(self, start: Tensor, total: Gradient) -> Tensor:
         """One step from `start` along the mean of a sum of differences, Δ; returns where it leads.
 
-        All workers take it from the same start with the same sum, so they get there to the bit.
+        All workers take it from the same start with the same sum, so they get to the same bits.
         """
         if not total.samples:
             return start  # no update: momentum must not go on, either
