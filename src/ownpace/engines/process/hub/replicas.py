@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ownpace.core.contract.errors import ReplicasDiffer
+from ownpace.core.contract.errors import ReplicasDiffer, ranks_in_words
 from ownpace.engines.process.talk.replica_control import Apart
 
 _ADVICE = (
@@ -107,8 +107,4 @@ class Replicas:
         right = [rank for rank, each in enumerate(sums) if each == most]
         wrong = [rank for rank, each in enumerate(sums) if each != most]
         more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-        return f"layer '{name}'{more} on {_ranks(wrong)} from that of {_ranks(right)}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        return f"layer '{name}'{more} on {ranks_in_words(wrong)} from that of {ranks_in_words(right)}"

@@ -8,9 +8,10 @@ would leave the others waiting for ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ownpace.core.contract.errors import ranks_in_words
 from ownpace.engines.process.talk.control import Refuse
 from ownpace.engines.process.talk.rank_control import Agreed, Together
 
@@ -138,12 +139,6 @@ def ordinal(number: int) -> str:
     if number <= len(_ORDINALS):
         return _ORDINALS[number - 1]
     return f"{number}{'th' if number % 100 in (11, 12, 13) else _ENDINGS.get(number % 10, 'th')}"
-
-
-def ranks_in_words(ranks: Iterable[int]) -> str:
-    """Some ranks, by their numbers."""
-    numbers = sorted(ranks)
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def do_not_fit(found: Sequence[str], where: str = "") -> str:
