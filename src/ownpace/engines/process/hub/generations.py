@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ownpace.core.contract.errors import MachineDied, OwnpaceError, ReplicasDiffer
-from ownpace.engines.process.hub.elasticity import Elasticity
+from ownpace.engines.process.hub.config import Elasticity
 from ownpace.engines.process.hub.members import Members
 from ownpace.engines.process.hub.planning import Planning
 from ownpace.engines.process.meet.restarts import Restarts

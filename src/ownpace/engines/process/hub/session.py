@@ -23,8 +23,8 @@ from torch import Tensor
 from ownpace.core.contract.errors import NodeFailed, OwnpaceError
 from ownpace.core.contract.values import Address
 from ownpace.engines.job import Outcome
+from ownpace.engines.process.hub.config import HubConfig
 from ownpace.engines.process.hub.hub import Hub
-from ownpace.engines.process.hub.journal import HubConfig
 from ownpace.engines.process.hub.keeper import GOODBYE_S, HubKeeper
 from ownpace.engines.process.meet.connection import Connection
 from ownpace.engines.process.meet.environment import silence_s

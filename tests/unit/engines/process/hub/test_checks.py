@@ -13,7 +13,8 @@ from ownpace.core.contract.errors import WireError
 from ownpace.core.learning.layout import Layout
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.hub.checks import HubChecks
-from ownpace.engines.process.hub.journal import HubConfig, Journal
+from ownpace.engines.process.hub.config import HubConfig
+from ownpace.engines.process.hub.journal import Journal
 from ownpace.engines.process.talk.control import Control, Ended, Leaving, Report, Snapshot, WorkDone, WorkerBuffers
 from ownpace.engines.process.talk.replica_control import Apart, Checksums
 from ownpace.engines.roster import Roster
