@@ -153,10 +153,8 @@ class Membership:
 
     def take_prepared(self, name: str, generation: int, checksums: list[int]) -> None:
         """A node is ready for a generation, be it one that was started again."""
-        if name not in self._parts.members.union(
-            self._parts.config.elasticity.terms.workers
-        ):  # a worker has said Hello before
-            self._renew_line(name)
+        if name not in self._parts.members.union(self._parts.config.elasticity.terms.workers):
+            self._renew_line(name)  # of a worker, that was done when it said Hello
         self._parts.generations.take_prepared(name, generation, checksums)
 
     def _renew_line(self, name: str) -> None:

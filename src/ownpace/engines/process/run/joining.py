@@ -12,11 +12,7 @@ from ownpace.core.learning.claims import Places
 from ownpace.engines.process.lives.loop_data import LoopData
 from ownpace.engines.process.lives.loop_life import LoopLife
 from ownpace.engines.process.lives.loop_parts import Script
-from ownpace.engines.process.lives.sharing import (
-    agree,
-    shared_counter,
-    take_from_servers,
-)
+from ownpace.engines.process.lives.sharing import agree, shared_counter, take_from_servers
 from ownpace.engines.process.meet.environment import Environment
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store, meet
 from ownpace.engines.process.node.loop import UserLoop
