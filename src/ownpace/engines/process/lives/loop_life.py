@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 from torch import Tensor
 
 from ownpace.core.contract.errors import OwnpaceError
-from ownpace.core.learning.claims import Places, left_of, number_of
+from ownpace.core.learning.claims import Places, number_of
 from ownpace.engines.process.lives.exchange import NodeCounts, await_state, give_state
 from ownpace.engines.process.lives.life import (
     LOSSES,
@@ -275,4 +275,4 @@ class LoopLife:
         if data.dealt is None:
             return []
         claims = self.counters.claims(data.generation, self._num_workers)
-        return left_of(data.dealt, claims, plan.used or None, plan.samples - data.first_sample)
+        return data.left(claims, plan.used or None, plan.samples)
