@@ -91,9 +91,9 @@ from ownpace.core.contract.values import Gradient
 from ownpace.core.settings import not_negative
 
 _SHARE_OF_A_ROUND = 0.25
-"""A step of a slow worker may take so much of a round: small batches are noisy, and a few steps are enough."""
+"""A step of a slow worker may take this much of a round: small batches are noisy, and a few steps are enough."""
 _SHORT = 4
-"""Up to so many steps, little of what a worker was off the mean is mended, and all of it is taken back."""
+"""Up to this many steps, little of what a worker was off the mean is mended, and all of it is taken back."""
 _LEFT = 0.3
 """What is not taken back of it after many steps."""
 
@@ -163,7 +163,7 @@ class StrideSgd(Algorithm):
 
 
 def _pull(steps: int) -> float:
-    """φ, after so many steps."""
+    """φ, after this many steps."""
     return 1 - _LEFT * max(0.0, 1 - _SHORT / steps) if steps else 1.0
 
 

@@ -119,8 +119,8 @@ def elsewhere(came: Mapping[int, Together]) -> str:
     where = [at_place(group) for _, group in sorted(groups.items(), key=lambda one: (one[0] != LEAVE, min(one[1])))]
     same = "run the same loops and calls in the same order"
     if set(groups) <= {LOOP, LEAVE}:
-        # Scripts that begin their data anew until they have had so many batches come to this.
-        same = "run the same loops: end them with updates=…, or by fleet.updates, not after so many batches of one rank"
+        # Scripts that begin their data anew until they have had a number of batches come to this.
+        same = "run the same loops: end them with updates=…, or by fleet.updates, not after N batches of one rank"
     return f"{', '.join(where)}; every rank must {same}"
 
 

@@ -9,7 +9,7 @@ from ownpace.engines.process.talk.control import Refuse
 from ownpace.engines.process.talk.rank_control import Agreed, Together
 
 EVERY = "every rank must run the same loops"
-HOW = "end them with updates=…, or by fleet.updates, not after so many batches of one rank"
+HOW = "end them with updates=…, or by fleet.updates, not after N batches of one rank"
 OVER = "loop over fleet.batches"
 
 
