@@ -135,7 +135,7 @@ def test_what_says_too_little_of_its_run_is_refused(run):
     about = read_state(path).about
     for name, value in {"records": {"bytes": 3}, "highlights": ["{"], "wall_seconds": "soon"}.items():
         write_state(path, {}, {**about, name: value})
-        with pytest.raises(InputError, match="does not say where its run was"):
+        with pytest.raises(InputError, match="does not say how far its run was"):
             find_resumption(run, {})
     write_state(path, {}, {})
     with pytest.raises(InputError, match="is no checkpoint of ownpace train"):
