@@ -53,7 +53,7 @@ def test_what_cannot_be_shown_is_said_in_one_line(ownpace, trained, tmp_path):
         ("report r/sync --csv empty", "a folder; name a file in it, as in empty/report.csv"),
         ("report r/sync --trace empty", "a folder; name a file in it, as in empty/report.json"),
         ("report r/none", "there is no folder r/none"),
-        ("report empty", "empty neither is a run nor holds one"),
+        ("report empty", "empty is neither a run nor a folder of runs"),
         ("report r/pace", "line 1, is not an event"),
     ):
         code, _, err = ownpace(arguments)

@@ -13,7 +13,7 @@ pytestmark = [
         torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="no processor rounds otherwise than this one"
     ),
 ]
-SAID = "the processors of the workers round unlike: replicas differed in"
+SAID = "the processors of the workers round differently: replicas differed in"
 
 
 def run(start: Start, *arguments: str) -> Started:
@@ -46,4 +46,4 @@ def test_what_rounding_does_not_explain_ends_the_run(start: Start) -> None:
     started = run(start, "sync", "sgd", "spoiled")
     assert started.ends() != 0
     assert "the parameters differ: layer 'weight' on worker-1 from that of worker-0, by 0.00" in started.stderr
-    assert "processors that round unlike explain " in started.stderr
+    assert "processors that round differently explain " in started.stderr

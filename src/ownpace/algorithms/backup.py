@@ -46,8 +46,8 @@ class BackupSgd(Algorithm):
         most = max(1, num_workers - 1)
         if self.backups > most:
             raise InputError(
-                f"backups is {self.backups}, but there are {num_workers} workers, of which an update waits for one at "
-                f"least; use at most {most}"
+                f"backups is {self.backups}, but there are {num_workers} workers, and an update must wait for one of "
+                f"them; use at most {most}"
             )
 
     async def worker(self, me: Worker) -> None:

@@ -9,8 +9,8 @@
                                y_i ← z_i − D_i                          D_i: progress of the round so far
 
 All that a worker does alone is handed in once, and moves x once: no progress is thrown away, lost or counted twice, and
-all workers' x are equal to the bit. Where rounds are short, φ_i is 1, and a worker is always at the global model plus
-what it alone has learnt and not yet handed in.
+all workers' x are equal, bit for bit. Where rounds are short, φ_i is 1, and a worker is always at the global model
+plus what it alone has learnt and not yet handed in.
 
 A sum tells where all were when they handed in: at x̄ on average, worker i at z_i. By the time that this is known, its
 steps have mended a part of z_i − x̄: all of it in steep directions, and to take it back then would put the worker as far
@@ -91,9 +91,9 @@ from ownpace.core.contract.values import Gradient
 from ownpace.core.settings import not_negative
 
 _SHARE_OF_A_ROUND = 0.25
-"""A step of a slow worker may take so much of a round: small batches are noisy, and a few steps are enough."""
+"""A step of a slow worker may take this much of a round: small batches are noisy, and a few steps are enough."""
 _SHORT = 4
-"""Up to so many steps, little of what a worker was off the mean is mended, and all of it is taken back."""
+"""Up to this many steps, little of what a worker was off the mean is mended, and all of it is taken back."""
 _LEFT = 0.3
 """What is not taken back of it after many steps."""
 
@@ -163,7 +163,7 @@ class StrideSgd(Algorithm):
 
 
 def _pull(steps: int) -> float:
-    """φ, after so many steps."""
+    """φ, after this many steps."""
     return 1 - _LEFT * max(0.0, 1 - _SHORT / steps) if steps else 1.0
 
 

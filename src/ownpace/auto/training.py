@@ -63,7 +63,7 @@ class Chosen:
 
 
 def choose(config: Config, say: Callable[[str], None], known: Chosen | None = None) -> Chosen:
-    """What to take in place of `auto`: the same on all ranks of torchrun's, all of which must call it.
+    """What to take in place of `auto`: the same on all torchrun ranks, all of which must call it.
 
     Args:
         config: The run.

@@ -63,7 +63,7 @@ def module_from(path: str, source: bytes) -> ModuleType:
         exec(compile(source, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name], _sources[name]
-        raise InputError(f"{path} cannot be run: {in_a_line(error, path)}; mend it") from None
+        raise InputError(f"{path} cannot be run: {in_a_line(error, path)}; fix it") from None
     return module
 
 

@@ -107,10 +107,7 @@ class Job:
         if self.eval_every is not None:
             return self.eval_every
         num_test = len(samples_to_test(self.task))
-        return max(
-            self.samples // 40 if self.samples else len(samples_to_learn(self.task)) // 4,
-            num_test,
-        )
+        return max(self.samples // 40 if self.samples else len(samples_to_learn(self.task)) // 4, num_test)
 
     def lr_factor(self, samples: float) -> float:
         """The schedule's factor on the learning rate after that many samples."""
@@ -215,10 +212,7 @@ class Job:
                 f"micro_batch is {self.micro_batch}, more than the batch size of {self.batch_size}; "
                 "make it smaller or leave it out"
             )
-        num_train, num_test = (
-            len(samples_to_learn(self.task)),
-            len(samples_to_test(self.task)),
-        )
+        num_train, num_test = len(samples_to_learn(self.task)), len(samples_to_test(self.task))
         if not num_train or not num_test:
             raise InputError(
                 f"the task has {num_train} samples to train on and {num_test} to test on; it needs some of both"
@@ -232,11 +226,6 @@ class Job:
                 f"{len(self.fleet.workers)} workers, but only {num_train} training samples to share out; "
                 "use sampling 'queue'"
             )
-
-    def _num_data(self) -> tuple[int, int]:
-        """How many samples there are to train on, and to test on."""
-        train = samples_to_learn(self.task)
-        return len(train), len(samples_to_test(self.task))
 
     def _check_device(self) -> None:
         """Raise if gradients cannot be computed there."""

@@ -1,4 +1,10 @@
-"""Fleets: machines of different speed, their links, and what happens to them."""
+"""Fleets: machines of different speed, their links, and what happens to them.
+
+model     machines, slow-downs and faults, as frozen dataclasses
+network   links and sites
+presets   fleets by name
+read      fleets from what users write; write: as the file that is read
+"""
 
 from ownpace.fleet.model import Fleet, Machine, PlannedFault, Slowdown, WorkerMachine
 from ownpace.fleet.network import Between, Network, ServerMachine

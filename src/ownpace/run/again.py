@@ -1,10 +1,10 @@
 """A run that torchrun starts again after one of its ranks has failed: it goes on from its last checkpoint by itself.
 
-torchrun runs the same command once more, and says in no variable that all ranks can trust that it does: it counts
-restarts on each host by itself. So the folder of a run says which agent started it. The same agent, or one of a job of
-the same name (`--rdzv-id`), goes on; anybody else is refused, as ever.
+torchrun runs the same command again, and no variable that all ranks can trust says so, since it counts restarts on each
+host separately. So the folder of a run says which agent started it. The same agent, or one of a job of the same name
+(`--rdzv-id`), goes on; any other is refused, as usual.
 
-torchrun starts a run again whatever it failed of. What another start cannot mend (a full disk, divergence) is noted in
+torchrun starts a run again, whatever made it fail. What another start cannot fix (a full disk, divergence) is noted in
 that file, and said again at once.
 """
 
@@ -27,7 +27,7 @@ from ownpace.run.resume import Resumption, find_resumption
 _LENGTH = 4096
 """Bytes of the file, written at the start: a full disk has no room for more later."""
 _FINAL = (DivergenceError, NotWritten)
-"""What another start cannot mend."""
+"""What another start cannot fix."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def started_again(out: Path | None) -> StartedAgain | None:
     """What torchrun's next start of the run in this folder goes on from; None: this is its first, or another run's.
 
     Raises:
-        OwnpaceError: What the run failed of before, if no start can mend that.
+        OwnpaceError: What made the run fail before, if no start can fix that.
         InputError: It has finished.
     """
     # Rank 0 alone: the others hear from it what they go on with, and may not see its folder.
@@ -73,7 +73,7 @@ def write_starter(folder: Path) -> None:
 
 
 def note_failure(folder: Path | None, error: OwnpaceError | None) -> None:
-    """Keep what a run failed of, if torchrun started it and another start cannot mend that."""
+    """Keep what made a run fail, if torchrun started it and another start cannot fix that."""
     if folder is None or not isinstance(error, _FINAL) or not (folder / STARTED).is_file():
         return
     message = str(error).encode()[: _LENGTH // 8].decode(errors="ignore")

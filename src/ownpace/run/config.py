@@ -108,7 +108,7 @@ class Config:
     target: Annotated[
         float | None, Help("The test accuracy to time, as in 0.95: two evaluations in a row must meet it.", STOP)
     ] = None
-    target_loss: Annotated[float | None, Help("The test loss to time, where that says more.", STOP)] = None
+    target_loss: Annotated[float | None, Help("The test loss to time, instead of an accuracy.", STOP)] = None
     stop_at_target: Annotated[bool, Help("Stop as soon as the target is reached.", STOP)] = False
     eval_every: Annotated[int | None, Help("Samples between evaluations (default: at most 40 in a run).", STOP)] = None
     evaluate: Annotated[
@@ -135,7 +135,7 @@ class Config:
     events_limit_mb: Annotated[
         int,
         Help(
-            "Of longer records, keep the detail of the beginning and of the end; 0: no limit.",
+            "Where events take more, keep the detail of the beginning and of the end; 0: no limit.",
             WRITE,
             "--events-limit",
             "MB",

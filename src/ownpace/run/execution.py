@@ -95,7 +95,7 @@ def _folder(
 
 
 def _makes_checkpoints(config: Config, out: Path | None) -> bool:
-    """Whether the run makes checkpoints: all ranks of torchrun's must say the same, though only the first writes."""
+    """Whether the run makes checkpoints: all torchrun ranks must say the same, though only the first writes."""
     by_default = config.engine_name == "process"
     return out is not None and (by_default if config.checkpoint_every is None else config.checkpoint_every > 0)
 

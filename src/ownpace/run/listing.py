@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -10,14 +9,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ownpace.core.bounded_read import read_bounded
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.event_file import EVENTS, checked_event
 from ownpace.core.contract.events import Evaluation
-from ownpace.fleet import fleet_from
 from ownpace.run.config import CONFIG
 from ownpace.run.place import SUMMARY, is_run
-from ownpace.run.saved import MOST_BYTES, label
+from ownpace.run.saved import label, saved_content, saved_fleet
 
 MOST_DEPTH, MOST_RUNS = 3, 2000
 _TAIL_BYTES = 1 << 16
@@ -99,9 +96,8 @@ def _listed(path: Path, when: float) -> ListedRun:
 
 
 def _content(path: Path) -> Mapping[str, object]:
-    with suppress(OSError, ValueError, RecursionError):
-        content = json.loads(read_bounded(path, MOST_BYTES))
-        return content if isinstance(content, dict) else {}
+    with suppress(InputError):
+        return saved_content(path)
     return {}
 
 
@@ -111,10 +107,7 @@ def _name(saved: object) -> str:
 
 def _fleet(saved: object) -> str:
     """The paces of its workers in thousands of samples per second, or how many there are."""
-    try:
-        fleet = fleet_from(saved) if isinstance(saved, Mapping) else None
-    except InputError:
-        fleet = None
+    fleet = saved_fleet(saved)
     if fleet is None:
         return "?"
     paces = [worker.machine.samples_per_s for worker in fleet.workers[:5]]

@@ -12,12 +12,11 @@ from ownpace.core.bounded_read import read_bounded
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.event_file import EVENTS, read_events
 from ownpace.core.contract.events import Event
-from ownpace.fleet import Fleet, fleet_from
 from ownpace.report.digest import digest
 from ownpace.report.page import PageRun
 from ownpace.run.config import CONFIG
 from ownpace.run.place import COMPARISON
-from ownpace.run.saved import MOST_BYTES, saved_content
+from ownpace.run.saved import MOST_BYTES, saved_content, saved_fleet
 
 MOST_FOUND = 1000
 """Runs in one folder."""
@@ -41,7 +40,7 @@ def find_runs(given: Sequence[Path]) -> list[Path]:
         else:
             raise InputError(f"there is no folder {path}; give that of a run, as in runs/first")
         if not inside:
-            raise InputError(f"{path} neither is a run nor holds one; give a folder that has an {EVENTS}")
+            raise InputError(f"{path} is neither a run nor a folder of runs; give a folder that has an {EVENTS}")
         found.update(dict.fromkeys(inside))
     return list(found)
 
@@ -134,10 +133,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def _classes(fleet: object) -> dict[str, str]:
     """What the machine of each worker is called; those of one name and different pace are told apart by it."""
-    try:
-        known: Fleet | None = fleet_from(fleet) if isinstance(fleet, Mapping) else None
-    except InputError:
-        known = None
+    known = saved_fleet(fleet)
     if known is None:
         return {}
     paces: dict[str, set[float | None]] = {}

@@ -92,7 +92,7 @@ def raising(name: str, call: Callable[[], T]) -> T:
     except Exception as error:
         place = name.rpartition(":")[0]
         path = str(load_file(place).__file__) if is_file_name(place) else None
-        raise InputError(f"{name} could not be made: {in_a_line(error, path)}; mend it") from error
+        raise InputError(f"{name} could not be made: {in_a_line(error, path)}; fix it") from error
 
 
 def _imported(name: str, module: str, what: str) -> ModuleType:

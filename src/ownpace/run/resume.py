@@ -84,7 +84,7 @@ def find_resumption(path: str | Path, changes: Mapping[str, object]) -> Resumpti
     checkpoint, file = _newest(run) if is_folder else _this(run, path)
     _check_same_run(checkpoint, file, run / CONFIG)
     found = _resumption(run, checkpoint, file, config)
-    # Whoever names a checkpoint wants what follows it once more.
+    # Naming a checkpoint asks for what follows it to be done again.
     if is_folder and not any(name in changes for name in LENGTH) and _has_finished(run):
         raise InputError(f"the run at {run} has finished; to train longer, give --epochs, --samples or --seconds")
     _check_length(found)
@@ -107,7 +107,7 @@ def _resumption(run: Path, checkpoint: Path, file: StateFile, config: Config) ->
             with suppress(ValueError, KeyError, TypeError):
                 position, highlights = Position(**records), [from_line(str(line)) for line in lines]
                 return Resumption(run, checkpoint, file.state, config, position, highlights, wall_seconds)
-    raise InputError(f"{checkpoint} does not say where its run was; it cannot be gone on from")
+    raise InputError(f"{checkpoint} does not say how far its run was, so the run cannot go on from it")
 
 
 def saved_fields(config: Config) -> dict[str, object]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+from ownpace.core.bounded_read import read_bounded
 from ownpace.core.contract.errors import InputError
+from ownpace.fleet import Fleet, fleet_from
 
 MOST_BYTES = 1 << 27
 """Of one of these files."""
@@ -14,10 +17,18 @@ MOST_BYTES = 1 << 27
 def saved_content(path: Path) -> dict[str, object]:
     """What a JSON file of the run holds."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_bounded(path, MOST_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     return content if isinstance(content, dict) else {}
+
+
+def saved_fleet(saved: object) -> Fleet | None:
+    """The fleet that a run's configuration has; None: that cannot be used."""
+    try:
+        return fleet_from(saved) if isinstance(saved, Mapping) else None
+    except InputError:
+        return None
 
 
 def label(thing: object) -> str:

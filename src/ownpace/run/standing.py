@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,11 +9,10 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.event_file import EVENTS, read_events
 from ownpace.core.contract.events import Evaluation, Generation, Update
 from ownpace.core.learning.state_file import read_state
-from ownpace.fleet import fleet_from
 from ownpace.report.summary import Summary, SummaryBuilder
 from ownpace.run.checkpoints import Checkpoints, samples_of
 from ownpace.run.config import CONFIG
-from ownpace.run.saved import label, saved_content
+from ownpace.run.saved import label, saved_content, saved_fleet
 
 
 @dataclass(frozen=True)
@@ -67,25 +65,18 @@ def standing_of(run: Path) -> RunStanding:
         raise InputError(f"{run} is not the folder of a run; give one that has a {CONFIG}")
     fields = saved_content(run / CONFIG)
     samples, summary = _records(run / EVENTS)
-    budget, engine = fields.get("samples"), fields.get("engine")
+    budget, engine, fleet = fields.get("samples"), fields.get("engine"), saved_fleet(fields.get("fleet"))
     return RunStanding(
         run=str(run),
         algorithm=_name(fields.get("algorithm")),
         task=_name(fields.get("task")),
         engine=engine if isinstance(engine, str) else None,
-        workers=_num_workers(fields.get("fleet")),
+        workers=None if fleet is None else len(fleet.workers),
         budget=budget if isinstance(budget, int) else None,
         samples=samples,
         summary=summary,
         checkpoints=[_looked_at(path) for path in Checkpoints(run).newest_first()],
     )
-
-
-def _num_workers(fleet: object) -> int | None:
-    try:
-        return len(fleet_from(fleet).workers) if isinstance(fleet, Mapping) else None
-    except InputError:
-        return None
 
 
 def _name(saved: object) -> str:

@@ -1,4 +1,12 @@
-"""What can be trained, and the registry: the one place where a task's name becomes a class."""
+"""What can be trained, and the registry: the one place where a task's name becomes a class.
+
+images          images of one small shape: digits, MNIST, Fashion-MNIST, CIFAR; byte_images: kept as bytes
+image_folder    images of any size, in folders named after their classes; decoded in processes of their own
+                (image_loaders), each of which runs decode_images
+convex          linear models on LIBSVM files, and a noisy quadratic
+models          the models that tasks offer; resnets: those for large images
+files           data files: where they are, and downloads
+"""
 
 from __future__ import annotations
 

@@ -233,8 +233,8 @@ def takes_the_same_time_without_gradients(subject: Subject) -> None:
     try:
         simulated = updates(True)
     except RuntimeError as error:  # gradients without values cannot be looked at
-        raise ConformanceError(f"without gradients, it raises: {error}; is a value looked at?") from error
-    _require(simulated == updates(False), "without gradients, updates happen at other times: is a value looked at?")
+        raise ConformanceError(f"without gradients, it raises: {error}; does it read a value?") from error
+    _require(simulated == updates(False), "without gradients, updates happen at other times: does it read a value?")
 
 
 def ends_with_the_time(subject: Subject) -> None:

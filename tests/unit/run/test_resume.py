@@ -84,7 +84,7 @@ def test_a_damaged_one_is_passed_over_and_said(run, caplog):
         path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(InputError, match=r"has no checkpoint that is whole: .*300.*; .*200.*; .*100"):
         find_resumption(run, {})
-    with pytest.raises(InputError, match="it is cut off, or none of ours; there is no older one"):
+    with pytest.raises(InputError, match="it is cut off, or not a checkpoint of ownpace; there is no older one"):
         find_resumption(oldest, {})
 
 
@@ -135,7 +135,7 @@ def test_what_says_too_little_of_its_run_is_refused(run):
     about = read_state(path).about
     for name, value in {"records": {"bytes": 3}, "highlights": ["{"], "wall_seconds": "soon"}.items():
         write_state(path, {}, {**about, name: value})
-        with pytest.raises(InputError, match="does not say where its run was"):
+        with pytest.raises(InputError, match="does not say how far its run was"):
             find_resumption(run, {})
     write_state(path, {}, {})
     with pytest.raises(InputError, match="is no checkpoint of ownpace train"):

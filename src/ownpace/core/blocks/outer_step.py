@@ -9,7 +9,7 @@ makes up for that: it is one for a batch of all workers' samples. Where workers 
 one for their own small batches. There momentum makes up for it, as progress that goes on in the same direction becomes
 1/(1 − μ) times as long: √M times, as it is usual for a batch M times as large, where noise matters.
 
-    μ = max(0, 1 − κ/s) · (1 − 1/√M)    s = Σ_i n_i s_i / Σ_i n_i; κ = 4: up to so many steps, a round is short
+    μ = max(0, 1 − κ/s) · (1 − 1/√M)    s = Σ_i n_i s_i / Σ_i n_i; κ = 4: up to this many steps, a round is short
 
 All workers see the same sums, so all have the same μ. One worker alone has M = 1, and no momentum.
 """
@@ -27,7 +27,7 @@ from ownpace.core.contract.values import Gradient
 from ownpace.core.settings import not_negative, positive
 
 _SHORT = 4
-"""κ: in rounds of up to so many steps, workers do not get far from each other, and the rate is that of all together."""
+"""κ: in rounds of up to this many steps, workers stay close to each other, and the rate is that of all together."""
 _KEPT = "outer momentum"
 
 
@@ -48,7 +48,7 @@ class OuterStep:
     def take(self, start: Tensor, total: Gradient) -> Tensor:
         """One step from `start` along the mean of a sum of differences, Δ; returns where it leads.
 
-        All workers take it from the same start with the same sum, so they get there to the bit.
+        All workers take it from the same start with the same sum, so they get to the same bits.
         """
         if not total.samples:
             return start  # no update: momentum must not go on, either

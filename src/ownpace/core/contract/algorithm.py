@@ -58,7 +58,7 @@ class Algorithm(ABC):
         return self
 
     def check(self, num_workers: int, sampling: str | None) -> None:  # noqa: B027  # most have nothing to check
-        """Raise where my parameters cannot do what they say, in a run that begins with so many workers.
+        """Raise where my parameters cannot do what they say, in a run that begins with this many workers.
 
         In a script's own loop, which deals the data out itself, `sampling` is None. A run that goes on with another
         number of workers is not asked again.

@@ -156,6 +156,16 @@ def listed(names: Iterable[str], most: int = 30) -> str:
     return ", ".join(name if len(name) <= 100 else name[:99] + "…" for name in known[:most]) + more
 
 
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """Some ranks, by their numbers.
+
+    >>> ranks_in_words([2]), ranks_in_words({2, 0})
+    ('rank 2', 'ranks 0, 2')
+    """
+    numbers = sorted(ranks)
+    return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
 def unknown(what: str, given: str, allowed: Iterable[str], hint: str = "") -> InputError:
     """The error for a name that is not known: it lists the known ones and points at the nearest.
 

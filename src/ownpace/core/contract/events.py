@@ -194,7 +194,7 @@ class Sums:
     """With local steps: ‖y − x‖ / ‖x‖, a replica y and the global parameters x that it takes over; None without."""
     spread_max: float | None = None
     rounded_apart: int | None = None
-    """On processors that round unlike: how often replicas were found to differ, and made equal again; None: never."""
+    """Where processors round differently: how often replicas differed, and were made equal again; None: never."""
     rounded_apart_max: float | None = None
     """By how much at most, next to a layer's largest number."""
 

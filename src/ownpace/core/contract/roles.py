@@ -196,10 +196,9 @@ class Worker(Learner, Protocol):
         As in `await me.step_by_layer(me.all_reduce(me.gradient()))`. Each layer's step is made as the layer arrives,
         and the next gradient waits for a layer only where its forward pass needs it. Awaiting this waits for what goes
         with the sum alone, which comes with its lowest layers, and returns it: samples, contributions, notes, but no
-        numbers. Until that gradient is there, `parameters` should
-        not be read: on processes that waits for the rest, in virtual time it is an error. The result is that of
-        `step(await total)`, to the bit. Where a step needs the whole gradient (clipping, layer-wise optimizers), and
-        in a user's own loop, all of the sum is waited for.
+        numbers. Until that gradient is there, `parameters` should not be read: on processes that waits for the rest,
+        in virtual time it is an error. The result has the same bits as that of `step(await total)`. Where a step needs
+        the whole gradient (clipping, layer-wise optimizers), and in a user's own loop, all of the sum is waited for.
         """
 
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:

@@ -269,9 +269,11 @@ class Parameters:
     """A snapshot of the parameters of one shard: it never changes after it has been handed out."""
 
     values: Tensor
+    """Those of the shard's layers, flat."""
     version: int
     """How many updates made it."""
     shard: Shard
+    """Which part of the vector of all parameters it is."""
     by_layer: bool = False
     """Whether a message takes it layer by layer, the lowest first."""
 
@@ -310,7 +312,9 @@ class Message:
     """
 
     sender: Address
+    """The node that sent it."""
     body: Body
+    """What was sent; None: notes alone."""
     samples: int
     """The samples of all updates the sender has made or heard of."""
     stop: bool

@@ -12,7 +12,7 @@ optimizer        any torch optimizer as a function of parameters, state and grad
                  (group_settings)
 schedule         the learning rate, indexed by samples
 seeds            one seed for each purpose
-norms            the length of a vector, the same to the bit on unlike machines
+norms            the length of a vector, with the same bits on different machines
 state_file       a state (plain_state) as one file, which is whole or refused
 out_of_memory    one line that says what memory did not suffice for
 """

@@ -2,7 +2,7 @@
 
 Written out, a step with clipping, decay and Nesterov's momentum goes through the vector a dozen times, which on a slow
 card is a tenth of a small micro-batch's time. Fused, it rounds elsewhere than the written-out one: replicas that all
-have to get the same bits from the same sum, on unlike machines, make their steps the other way.
+have to get the same bits from the same sum, on different machines, make their steps the other way.
 """
 
 from __future__ import annotations

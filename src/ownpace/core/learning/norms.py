@@ -1,4 +1,4 @@
-"""The length of a vector, the same to the bit on unlike machines.
+"""The length of a vector, with the same bits on different machines.
 
 Replicas stay equal because all of them make the same steps of the same sums. A step that depends on a sum over the
 vector's own numbers, as clipping does, is the same only if all add in the same order; and libraries choose the order by

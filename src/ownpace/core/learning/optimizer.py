@@ -73,8 +73,8 @@ class OptimizerSpec:
             raise InputError(f"momentum is {self.momentum}, but {self.name} has none; use it with sgd or rmsprop")
         if self.nesterov and not (self.momentum and self.name == "sgd"):
             raise InputError(
-                f"nesterov is a momentum of sgd's, but momentum is {self.momentum} and the optimizer {self.name}; "
-                "use it with sgd and a momentum, as in 0.9"
+                f"nesterov needs sgd with momentum, but the optimizer is {self.name} and momentum is {self.momentum}; "
+                "use sgd and a momentum, as in 0.9, or leave nesterov out"
             )
         if self.weight_decay and self.name in _NO_DECAY:
             raise InputError(f"weight_decay is {self.weight_decay}, but {self.name} has none; leave it at 0")

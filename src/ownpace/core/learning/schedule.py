@@ -41,8 +41,10 @@ class Schedule:
         if self.shape == "constant" or total is None:
             return 1.0
         done = min(1.0, (samples - self.warmup_samples) / max(1, total - self.warmup_samples))
-        if self.shape == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * done))
-        if self.shape == "linear":
-            return 1 - done
-        return self.gamma ** sum(samples >= share * total for share in self.milestones)
+        match self.shape:
+            case "cosine":
+                return 0.5 * (1 + math.cos(math.pi * done))
+            case "linear":
+                return 1 - done
+            case "step":
+                return self.gamma ** sum(samples >= share * total for share in self.milestones)

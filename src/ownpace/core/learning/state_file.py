@@ -126,7 +126,7 @@ def read_state(path: Path) -> StateFile:
     """Read a state, its tensors on the CPU.
 
     Raises:
-        InputError: There is no such file, it is none of ours, it is damaged, or this version cannot read it.
+        InputError: There is no such file, it is not one of ownpace, it is damaged, or this version cannot read it.
     """
     if not path.exists():
         raise InputError(f"there is no checkpoint {path}")
@@ -147,11 +147,11 @@ def _read(file: BinaryIO, size: int) -> StateFile:
     length = int.from_bytes(start, "little")
     # Before anything of that size is read.
     if len(start) < 8 or length > MOST_HEADER_BYTES or 8 + length > size:
-        raise InputError("it is cut off, or none of ours")
+        raise InputError("it is cut off, or not a checkpoint of ownpace")
     header = file.read(length)
     at = len(_BEFORE_DIGEST)
     if not header.startswith(_BEFORE_DIGEST):
-        raise InputError("it is none of ours")
+        raise InputError("it is not a checkpoint of ownpace")
     given = header[at : at + 64]
     entries = json.loads(header)
     content = json.loads(entries.pop("__metadata__")["ownpace"])

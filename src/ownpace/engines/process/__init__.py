@@ -23,7 +23,7 @@ One run, one process per node:
                 node.inbox         messages       node.sums    collectives     node.learner  parameters and updates
                 node.task_gradients, node.loop    where a worker's gradients come from
 
-A run is a sequence of generations. Within one, membership is fixed, every node runs its coroutine once from the
-beginning to the end, and messages of other generations are not heard. `ownpace train` has one generation; each
-`fleet.batches` of a user's loop is one.
+A run is a sequence of generations. Within one, membership is fixed, and messages of other generations are not heard.
+The next begins when a machine joins or leaves, and at a checkpoint. Every node runs its coroutine from the beginning
+to the end: once in each generation of `ownpace train`, once in each `fleet.batches` of a script.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TypeVar
 
 from ownpace.core.learning.seeds import derive
@@ -46,8 +45,3 @@ class Draws:
     def one_of(self, *choices: T) -> T:
         """One of several things."""
         return choices[self.number(0, len(choices) - 1)]
-
-    def some_of(self, choices: Sequence[T], count: int) -> list[T]:
-        """This many of them, all different, in the order drawn."""
-        left = list(choices)
-        return [left.pop(self.number(0, len(left) - 1)) for _ in range(min(count, len(left)))]

@@ -103,7 +103,7 @@ BEGIN = b'{"__metadata__":{"sha256":"' + b"0" * 64 + b'","ownpace":'
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        (b'{"a":1}', "none of ours"),
+        (b'{"a":1}', "not a checkpoint of ownpace"),
         (BEGIN + b"[" * 100_000, "damaged"),
         (BEGIN + b'"' + b"[" * 100_000 + b'"}}', "damaged"),
         (BEGIN + b'"5"}}', "damaged"),
@@ -136,7 +136,7 @@ def test_a_header_of_any_size_is_bounded(tmp_path):
     with path.open("wb") as file:
         file.write((2**63).to_bytes(8, "little"))
         file.truncate(2**40)  # takes no room on the disk
-    with pytest.raises(InputError, match="cut off, or none of ours"):
+    with pytest.raises(InputError, match="cut off, or not a checkpoint of ownpace"):
         read_state(path)
 
 

@@ -6,5 +6,5 @@ membership             who comes and goes; departures: who leaves because a sign
 generations            from one to the next; members: who is there; planning: who gives what to whom; late_watch
 states                 checkpoints, and snapshots of servers
 journal                records and sums; replicas compares them, absences; evaluator scores snapshots
-elasticity             what is to be done when machines come and go, as it was asked for
+config                 what the hub is given: the run, and what it is to do when machines come and go
 """

@@ -6,7 +6,7 @@
     running ──(all workers have ended, and the run is over)──► closing
 
 A worker that is gone is done without; a server or a communicator is started again, the server with what it had a moment
-before. Who gives what to whom then is planned in `run.planning`.
+before. Who gives what to whom then is planned in `hub.planning`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ownpace.core.contract.errors import MachineDied, OwnpaceError, ReplicasDiffer
-from ownpace.engines.process.hub.elasticity import Elasticity
+from ownpace.engines.process.hub.config import Elasticity
 from ownpace.engines.process.hub.members import Members
 from ownpace.engines.process.hub.planning import Planning
 from ownpace.engines.process.meet.restarts import Restarts

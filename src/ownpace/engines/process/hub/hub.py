@@ -23,7 +23,7 @@ from ownpace.core.contract.errors import (
 )
 from ownpace.engines.ledger import Ledger
 from ownpace.engines.process.hub.checks import HubChecks
-from ownpace.engines.process.hub.journal import HubConfig
+from ownpace.engines.process.hub.config import HubConfig
 from ownpace.engines.process.hub.membership import Membership
 from ownpace.engines.process.hub.parts import HubParts, tell
 from ownpace.engines.process.hub.states import HubStates

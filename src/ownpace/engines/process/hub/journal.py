@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import OwnpaceError, WireError
-from ownpace.core.contract.target import Goal
-from ownpace.engines.job import OnProgress, ProgressReport
+from ownpace.engines.job import ProgressReport
 from ownpace.engines.ledger import Ledger, UpdateTotals, sums_of
 from ownpace.engines.process.hub.absences import Absences
-from ownpace.engines.process.hub.elasticity import Elasticity
-from ownpace.engines.process.hub.evaluator import Evaluator
+from ownpace.engines.process.hub.config import HubConfig
 from ownpace.engines.process.hub.replicas import Replicas, RoundedApart
 from ownpace.engines.process.talk.control import Hello, Report, WorkDone
 from ownpace.engines.process.talk.regrouping import RegroupPlan
@@ -22,32 +19,6 @@ from ownpace.engines.roster import Roster
 
 _PROGRESS_EVERY_S = 0.1
 log = logging.getLogger(__name__)
-Away = Mapping[str, Sequence[tuple[float, float]]]
-"""By worker: from when until when it was away."""
-
-
-@dataclass(frozen=True)
-class HubConfig:
-    """What the hub must know of the run."""
-
-    header: events.Run
-    layers: Sequence[str]
-    """Of the model, by name."""
-    emit: events.Emit
-    elasticity: Elasticity
-    """How the run goes from one generation to the next."""
-    on_progress: OnProgress | None = None
-    limit_samples_per_s: Callable[[float, Away], float] | None = None
-    """What the workers' prescribed paces allow, up to a time; None: it is computed from measured paces."""
-    goal: Goal | None = None
-    stop_at_target: bool = False
-    make_evaluator: Callable[[], Evaluator] | None = None
-    """None: the model is not evaluated here."""
-
-    def is_spent(self, samples: int, now: float) -> bool:
-        """Whether the run's budget is spent."""
-        terms = self.elasticity.terms
-        return samples >= terms.budget or now >= terms.deadline_s
 
 
 @dataclass
@@ -198,7 +169,7 @@ def _event(line: str) -> events.Event:
     try:
         event = events.from_line(line)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WireError(f"a report with an event that is none: {line[:80]!r} ({error!r:.80})") from None
+        raise WireError(f"a report with a line that is no event: {line[:80]!r} ({error!r:.80})") from None
     if isinstance(event, events.Update) and type(event.version) is not int:
         raise WireError(f"a report of an update with the version {event.version!r:.80}")
     return event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ownpace.core.contract.errors import InputError
-from ownpace.engines.process.hub.elasticity import Elasticity
+from ownpace.engines.process.hub.config import Elasticity
 
 log = logging.getLogger(__name__)
 

@@ -149,14 +149,12 @@ class Membership:
         if found:
             parts.tell(Refuse(do_not_fit(found)), name)
         elif not parts.generations.welcome(name):
-            parts.tell(Refuse(f"{name} comes too late: as many workers as may take part do already"), name)
+            parts.tell(Refuse(f"{name} comes too late: the run already has as many workers as it may have"), name)
 
     def take_prepared(self, name: str, generation: int, checksums: list[int]) -> None:
         """A node is ready for a generation, be it one that was started again."""
-        if name not in self._parts.members.union(
-            self._parts.config.elasticity.terms.workers
-        ):  # a worker has said Hello before
-            self._renew_line(name)
+        if name not in self._parts.members.union(self._parts.config.elasticity.terms.workers):
+            self._renew_line(name)  # of a worker, that was done when it said Hello
         self._parts.generations.take_prepared(name, generation, checksums)
 
     def _renew_line(self, name: str) -> None:

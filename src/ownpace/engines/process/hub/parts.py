@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from ownpace.engines.process.hub.config import HubConfig
 from ownpace.engines.process.hub.evaluator import Evaluator
 from ownpace.engines.process.hub.generations import Generations
-from ownpace.engines.process.hub.journal import HubConfig, Journal
+from ownpace.engines.process.hub.journal import Journal
 from ownpace.engines.process.meet.complaints import Complaints
 from ownpace.engines.process.meet.restarts import Restarts
 from ownpace.engines.process.meet.run_state import StateCollector

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ownpace.core.contract.errors import ReplicasDiffer
+from ownpace.core.contract.errors import ReplicasDiffer, ranks_in_words
 from ownpace.engines.process.talk.replica_control import Apart
 
 _ADVICE = (
     "only optimizer.step() may change parameters, on all ranks alike: does the script write to them itself, does the "
-    "optimizer draw random numbers, or has it steps that unlike processors round differently? (then take stride, local "
+    "optimizer draw random numbers, or do different processors round its steps differently? (then take stride, local "
     "or async)"
 )
 
@@ -31,8 +31,8 @@ class RoundedApart:
 
     def __str__(self) -> str:
         return (
-            f"the processors of the workers round unlike: replicas differed in {self.times} comparisons, by at most "
-            f"{self.most:.1g} of a layer's largest number, and were made equal again"
+            f"the processors of the workers round differently: replicas differed in {self.times} comparisons, by at "
+            f"most {self.most:.1g} of a layer's largest number, and were made equal again"
         )
 
 
@@ -84,7 +84,7 @@ class Replicas:
             raise ReplicasDiffer(
                 f"the parameters differ: layer '{self._layers[apart.layer]}' on {worker} from that of "
                 f"{self._workers[0]}, by {apart.apart:.1g} of its largest number after {apart.updates} updates; "
-                f"processors that round unlike explain {apart.allowed:.1g}: " + _ADVICE
+                f"processors that round differently explain {apart.allowed:.1g}: " + _ADVICE
             )
 
     def _compare(self, of_all: dict[str, list[int]], until: str) -> None:
@@ -107,8 +107,4 @@ class Replicas:
         right = [rank for rank, each in enumerate(sums) if each == most]
         wrong = [rank for rank, each in enumerate(sums) if each != most]
         more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-        return f"layer '{name}'{more} on {_ranks(wrong)} from that of {_ranks(right)}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        return f"layer '{name}'{more} on {ranks_in_words(wrong)} from that of {ranks_in_words(right)}"

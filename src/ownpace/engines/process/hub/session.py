@@ -23,8 +23,8 @@ from torch import Tensor
 from ownpace.core.contract.errors import NodeFailed, OwnpaceError
 from ownpace.core.contract.values import Address
 from ownpace.engines.job import Outcome
+from ownpace.engines.process.hub.config import HubConfig
 from ownpace.engines.process.hub.hub import Hub
-from ownpace.engines.process.hub.journal import HubConfig
 from ownpace.engines.process.hub.keeper import GOODBYE_S, HubKeeper
 from ownpace.engines.process.meet.connection import Connection
 from ownpace.engines.process.meet.environment import silence_s
@@ -120,11 +120,11 @@ class Session:
         """Start nodes as processes of their own; their death ends this process's part in the run."""
         is_on_cpu = all(order.job is None or torch.device(order.job.device).type == "cpu" for order in orders)
         start = partial(self._supervisor.fork, is_on_cpu=is_on_cpu) if fork else self._supervisor.spawn
+        by_name = {order.name: order for order in orders}
         for order in orders:
             start(order)
-        self.orders.helpers = [order.name for order in orders]
+        self.orders.helpers = list(by_name)
         if self._keeper is not None:
-            by_name = {order.name: order for order in orders}
             restarts = self._keeper.hub.membership.restarts
             restarts.start = lambda name: start(replace(by_name[name], is_late=True))
             restarts.names = set(by_name)
@@ -133,7 +133,6 @@ class Session:
         # Only one may look after them: a death is reported once. Where there is a hub, that is its keeper.
         if self._keeper is None and orders:
             over = threading.Event()
-            by_name = {order.name: order for order in orders}
             watch = threading.Thread(target=self._watch, args=(over, by_name), name="ownpace-supervisor", daemon=True)
             watch.start()
             self._stack.callback(over.set)

@@ -66,7 +66,7 @@ class HubStates:
         for name, state in states_to_give(plan, roster, config.resumed, parts.collector):
             if plan.giver != HUB:
                 self._lost_updates = max(0, self._updates_of_lost.get(name, 0) - plan.version)
-                log.warning("%s goes on from a moment before: %s updates are lost", name, self._lost_updates)
+                log.warning("%s goes on from its latest snapshot: %s updates are lost", name, self._lost_updates)
             give(parts.mailbox, name, state, plan.generation, config.terms.layout.size)
 
     def begin_generation(self, plan: RegroupPlan | None, roster: Roster) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ownpace.core.learning.plain_state import PlainState
 from ownpace.engines.ledger import UpdateTotals
-from ownpace.engines.process.node.nodes import ProcessNode
+from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer
 from ownpace.engines.process.node.worker import ProcessWorker
 from ownpace.engines.process.talk.regrouping import RegroupPlan, Standing, StateInMemory, StateOutline, StateTensor
 from ownpace.engines.process.talk.states import StateAssembly, from_memory, give
@@ -28,9 +28,10 @@ class NodeCounts:
     """Of each worker of the latest generation: how many samples that it took are used up; empty: not known."""
 
     @classmethod
-    def of_worker(cls, worker: ProcessWorker) -> NodeCounts:
-        """Those of a worker, as it is now."""
-        progress, used = worker.progress, worker.learner.used
+    def of(cls, node: ProcessNode) -> NodeCounts:
+        """Those of a node, as it is now."""
+        progress = node.progress
+        used = node.learner.used if isinstance(node, ProcessServer | ProcessWorker) else None
         return cls(progress.version, progress.samples, progress.ahead, tuple(used or ()))
 
     def at(self, plan: RegroupPlan, *, has_servers: bool) -> NodeCounts:

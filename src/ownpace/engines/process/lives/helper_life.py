@@ -21,10 +21,11 @@ from ownpace.engines.process.lives.life import (
     forget_lines,
     next_node,
     say_farewell,
+    until_started,
 )
 from ownpace.engines.process.meet.connection import Connection
 from ownpace.engines.process.node.context import NodeContext
-from ownpace.engines.process.node.inbox import TICK_S, NewGeneration, NewLoop, Released
+from ownpace.engines.process.node.inbox import TICK_S, NewLoop, Released
 from ownpace.engines.process.node.nodes import ProcessNode, ProcessServer
 from ownpace.engines.process.node.optimizer_copy import OptimizerCopy
 from ownpace.engines.process.node.parameters import FlatParameters
@@ -74,15 +75,10 @@ class HelperLife:
         node, now = self.node, time.monotonic()
         if now < self._next_save_s or not isinstance(node, ProcessServer):
             return
-        self._counts = self._counted(node)
+        self._counts = NodeCounts.of(node)
         give_state(node, HUB, self.state(node), node.context.generation)
         # Less often where it takes long: the workers wait for it.
         self._next_save_s = now + max(_SAVE_EVERY_S, 50 * (time.monotonic() - now))
-
-    def _counted(self, node: ProcessNode) -> NodeCounts:
-        progress = node.progress
-        used = node.learner.used if isinstance(node, ProcessServer) else None
-        return NodeCounts(progress.version, progress.samples, progress.ahead, tuple(used or ()))
 
     def work(self) -> None:
         """In a user's script, each loop begins the coroutine anew."""
@@ -122,7 +118,7 @@ class HelperLife:
         if before.inbox.declared_dead:
             self._come_back()
         if self._is_running:
-            self._counts, self._stage = self._counted(before), 2 * before.inbox.loop
+            self._counts, self._stage = NodeCounts.of(before), 2 * before.inbox.loop
             self._is_running = False
         plan = await_plan(before, self._counts, is_new=self._is_new, checksums=[], stage=self._stage)
         self._is_spare = before.address.name not in self._session.terms.roster(plan.workers).by_name
@@ -141,14 +137,8 @@ class HelperLife:
             if plan.wants_state:
                 give_state(node, HUB, self.state(node), plan.generation)
         spans_hosts = self._is_new and self._session.spans_hosts
-        try:
+        with until_started(node, self._start, lambda: None):
             self._connection.start_together(node, spans_hosts=spans_hosts)
-        except NewGeneration:
-            # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
-            if node.inbox.has_started(plan.generation):
-                self._start()
-            raise
-        self._start()
 
     def _come_back(self) -> None:
         """The others wait for this node to be started again: join them as if it were."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, Protocol, TypeVar
 
 from ownpace.core.contract.errors import Interrupted, OwnpaceError, PeerLost, SharedMemoryError
@@ -156,6 +157,18 @@ def next_node(
     node.hear_rounding(unlike=plan.round_unlike)
     node.progress.budget = math.inf if plan.budget is None else plan.budget
     return node
+
+
+@contextmanager
+def until_started(node: ProcessNode, start: Callable[[], None], give_up: Callable[[], None]) -> Iterator[None]:
+    """What a node does until its generation has started; then `start`. If it does not come to that, `give_up`."""
+    try:
+        yield
+    except BaseException:
+        # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
+        (start if node.inbox.has_started(node.context.generation) else give_up)()
+        raise
+    start()
 
 
 def is_evaluated(address: Address, roster: Roster) -> bool:

@@ -114,7 +114,10 @@ class LoopData:
         """The loop is over."""
         self.dealt, self.is_complete = None, complete
 
-    def left(self, worker: ProcessWorker, claims: Sequence[Claim]) -> list[Places]:
-        """The places that the running loop has still to learn from, after the latest update that is known here."""
+    def left(self, claims: Sequence[Claim], used: Sequence[int] | None, samples: int) -> list[Places]:
+        """The places that the running loop has still to learn from, once `samples` are in the parameters.
+
+        `used` says how many each rank has used up of those that it took; None: not known.
+        """
         assert self.dealt is not None
-        return left_of(self.dealt, claims, worker.learner.used, worker.progress.samples - self.first_sample)
+        return left_of(self.dealt, claims, used, samples - self.first_sample)

@@ -2,18 +2,20 @@
 
 The script knows nothing of it. Whatever it calls that may wait for others is an attempt: where the generation ends
 meanwhile, this rank abandons what the algorithm was doing, takes part in the next generation, and the script goes on.
-How ranks get there is drawn in `talk.regrouping`; a complete run does the same in `run.worker_life`.
+How ranks get there is drawn in `talk.regrouping`; a complete run does the same in `lives.worker_life`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar, cast
 
 from torch import Tensor
 
-from ownpace.core.learning.claims import Places, left_of, number_of
+from ownpace.core.contract.errors import OwnpaceError
+from ownpace.core.learning.claims import Places, number_of
 from ownpace.engines.process.lives.exchange import NodeCounts, await_state, give_state
 from ownpace.engines.process.lives.life import (
     LOSSES,
@@ -23,6 +25,7 @@ from ownpace.engines.process.lives.life import (
     forget_lines,
     next_node,
     say_farewell,
+    until_started,
 )
 from ownpace.engines.process.lives.loop_parts import GivenLoop, LoopParts
 from ownpace.engines.process.meet.environment import silence_s
@@ -131,9 +134,9 @@ class LoopLife:
         if inbox.next_generation > inbox.generation or inbox.declared_dead:
             raise NewGeneration
 
-    def _await_word(self, error: Exception) -> None:
+    def _await_word(self, error: OwnpaceError) -> None:
         try:
-            await_word(self.node, error)  # type: ignore[arg-type]  # one of LOSSES
+            await_word(self.node, error)
         except Exception:
             self._parts.loop.has_failed = True
             raise
@@ -163,27 +166,19 @@ class LoopLife:
         before.sums.close(abandon=True)
         parts.loop.abandon()
         if self._is_running:
-            self._counts, self._stage = NodeCounts.of_worker(before), parts.data.stage
+            self._counts, self._stage = NodeCounts.of(before), parts.data.stage
             self._is_running = False
         counts, checksums = self._counts, self._checksums()
         plan = await_plan(before, counts, is_new=self._is_new, checksums=checksums, stage=self._stage)
         self.node = node = self._next(before, plan)
         given = self._share(plan)
         counters = parts.open_counters(node, self._look)
-        try:
+        with until_started(node, partial(self._start, given, counters), counters.close):
             for parameters in held_by_servers(node):
                 node.place(parameters)
             parts.loop.leave()  # what servers hold may have changed since: it was not the script
             spans_hosts = self._is_new and parts.session.spans_hosts
             parts.connection.start_together(node, spans_hosts=spans_hosts, checksums=self._checksums())
-        except BaseException:
-            # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
-            if node.inbox.has_started(plan.generation):
-                self._start(given, counters)
-            else:
-                counters.close()
-            raise
-        self._start(given, counters)
 
     def _come_back(self, before: ProcessWorker) -> None:
         """The others have gone on without this rank, which did not answer: join them anew, with what they have.
@@ -280,4 +275,4 @@ class LoopLife:
         if data.dealt is None:
             return []
         claims = self.counters.claims(data.generation, self._num_workers)
-        return left_of(data.dealt, claims, plan.used or None, plan.samples - data.first_sample)
+        return data.left(claims, plan.used or None, plan.samples)

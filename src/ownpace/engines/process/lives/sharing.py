@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from ownpace.engines.process.lives.worker_parts import share_parameters
+from ownpace.engines.process.lives.worker_parts import at_home, share_parameters
 from ownpace.engines.process.node.model_point import held_by_servers
 from ownpace.engines.process.node.optimizer_parts import StateParts, packets
 from ownpace.engines.process.node.user_pair import UserPair
@@ -86,14 +86,7 @@ def take_from_servers(worker: ProcessWorker, pair: UserPair) -> None:
             states = parts.take(*worker.inbox.wait_for(StatePart))
         for layer, entry in states.items():
             parameter = pair.parameters[layer]
-            pair.optimizer.state[parameter] = {
-                key: _at_home(value, parameter) if isinstance(value, Tensor) else value for key, value in entry.items()
-            }
-
-
-def _at_home(value: Tensor, parameter: Tensor) -> Tensor:
-    # As torch does it: a count of steps stays on the CPU, what belongs to the numbers of a parameter goes with them.
-    return value.to(parameter.device) if value.dim() else value
+            (pair.optimizer.state[parameter],) = at_home([entry], parameter.device)
 
 
 def shared_counter(store: KeyValues, name: str) -> Callable[[int], int]:

@@ -33,6 +33,7 @@ from ownpace.engines.process.lives.life import (
     forget_lines,
     next_node,
     say_farewell,
+    until_started,
 )
 from ownpace.engines.process.lives.worker_data import EVERYTHING, WorkerData
 from ownpace.engines.process.lives.worker_parts import NoSamples, at_home, share_parameters
@@ -164,7 +165,7 @@ class WorkerLife:
         before.sums.close(abandon=True)
         before.learner.go_back()
         if self._is_running:
-            self._counts, self._is_running = NodeCounts.of_worker(before), False
+            self._counts, self._is_running = NodeCounts.of(before), False
             self._is_apart = self._is_apart or before.learner.has_stepped_alone
         checksums = self._checksums()
         plan = await_plan(before, self._counts, is_new=self._is_new, checksums=checksums)
@@ -173,7 +174,7 @@ class WorkerLife:
         )
         left = self._share(plan)
         counters = self._data.open_counters(node, self._look)
-        try:
+        with until_started(node, partial(self._start, left, counters), counters.close):
             self._draw(node, left, counters)
             for parameters in held_by_servers(node):
                 node.place(parameters)
@@ -183,14 +184,6 @@ class WorkerLife:
             if self._name in plan.receivers:  # else it has what it had
                 checksums = self._checksums()
             self._connection.start_together(node, spans_hosts=spans_hosts, checksums=checksums)
-        except BaseException:
-            # If the hub has started it for all, it counts, even if the next one begins before this node has noticed.
-            if node.inbox.has_started(plan.generation):
-                self._start(left, counters)
-            else:
-                counters.close()
-            raise
-        self._start(left, counters)
 
     def _come_back(self) -> None:
         """The others have gone on without this worker: join them anew, with what they have."""

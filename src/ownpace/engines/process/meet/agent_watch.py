@@ -76,7 +76,7 @@ class _Ended:
 
 
 def find_agent() -> int | None:
-    """The process of torchrun's that this one belongs to; None: it does not belong to any."""
+    """The torchrun process that this one belongs to; None: it does not belong to any."""
     if _STARTED_BY_TORCHRUN not in os.environ:
         return None
     if not Path("/proc/self/environ").exists():

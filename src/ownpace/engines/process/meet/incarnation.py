@@ -1,6 +1,6 @@
 """Which meeting this is: ranks that are started again must not take what the dead ones left in the store for theirs.
 
-torchrun restarts all ranks on one store, and counts restarts on each host by itself, so no number that ranks are given
+torchrun restarts all ranks on one store, and counts restarts on each host separately, so no number that ranks are given
 tells one start of the run from another on all of them. They agree on a mark instead:
 
     rank n     writes a mark of its own, drawn at random                               here/n = mark n

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ownpace.core.contract.errors import InputError, WireError
+from ownpace.core.contract.errors import InputError, WireError, ranks_in_words
 from ownpace.engines.process.meet.incarnation import say_to_all
 from ownpace.engines.process.talk import private_files
 from ownpace.engines.process.talk.store import KeyValues, read_when_set
@@ -151,8 +151,8 @@ def _decided(
     different = [number for number, each in enumerate(said) if each.mark != said[0].mark]
     if different:
         raise InputError(
-            f"rank 0 and {_ranks(different)} have different run keys; give all ranks the same OWNPACE_KEY, or none, so "
-            "that one is made for the run"
+            f"rank 0 and {ranks_in_words(different)} have different run keys; give all ranks the same OWNPACE_KEY, or "
+            "none, so that one is made for the run"
         )
     apart = [number for number, each in enumerate(said) if not each.has_secret]
     if not apart and own:
@@ -160,8 +160,9 @@ def _decided(
     # What others are said to allow counts for nothing here: anyone may have written it.
     if not settings.insecure or not all(said[number].insecure for number in (0, *apart)):
         raise InputError(
-            f"{_ranks(apart or [rank])} cannot read the key that rank 0 made on its host; give all ranks the same "
-            f"OWNPACE_KEY, made by {_HOW}, or let all have OWNPACE_INSECURE=1 if no stranger can reach the rendezvous"
+            f"{ranks_in_words(apart or [rank])} cannot read the key that rank 0 made on its host; give all ranks the "
+            f"same OWNPACE_KEY, made by {_HOW}, or let all have OWNPACE_INSECURE=1 if no stranger can reach the "
+            "rendezvous"
         )
     if rank == 0:
         log.warning("the key of this run lies open in the store, as OWNPACE_INSECURE allows; OWNPACE_KEY would not")
@@ -187,7 +188,3 @@ def _secret(read: bytes, where: str) -> str:
 
 def _bits(secret: str) -> str:
     return hashlib.sha256(f"ownpace mark {secret}".encode()).hexdigest()[:4]
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

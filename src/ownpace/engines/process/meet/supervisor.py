@@ -1,6 +1,6 @@
 """The processes that this one starts: it gives them their orders, notices their death, and leaves none behind.
 
-Two ways to start one. The launcher forks its nodes from a server that has torch imported already. A rank of torchrun's
+Two ways to start one. The launcher forks its nodes from a server that has torch imported already. A torchrun rank
 starts a fresh interpreter for each server and communicator. Either way a child gets one `NodeOrder` from its own parent
 (`hand_over`), and holds one end of a pipe whose other end only the parent has: when the parent is gone, even by
 SIGKILL, the child reads the end of the file and exits.

@@ -1,7 +1,8 @@
 """How far a rank has come on the way that all ranks take: a loop, a barrier, another loop, …, the end.
 
 The places where all have to be together are counted from 1. At each a rank waits until rank 0 says that all have come.
-A rank that was started again passes those that the others have been at before (`run.past`), up to the loop that runs.
+A rank that was started again passes those that the others have been at before (`presence.past`), up to the loop that
+runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """That a rank is there: its line to rank 0, from `ownpace.join` to the end, whatever the rank is doing.
 
 The hub and its nodes come later, with the first loop, and know more about a failure of their own; this knows who is
-alive, and lets ranks come together (`run.roll`). What has gone wrong is put into `orders.alarms`, which everything that
-waits looks at.
+alive, and lets ranks come together (`presence.roll`). What has gone wrong is put into `orders.alarms`, which everything
+that waits looks at.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rank 0 lets ranks in that were started again while the others go on.
 
 Such a rank writes a mark of its own into the store and waits for a roll that has it, as all ranks did at the start
-(`run.incarnation`). Rank 0 looks for such marks while ranks are gone; it offers the run's key once more, and puts the
+(`meet.incarnation`). Rank 0 looks for such marks while ranks are gone; it offers the run's key once more, and puts the
 mark into the roll. That the run is under way, the newcomer reads from a value with the run's seal.
 """
 

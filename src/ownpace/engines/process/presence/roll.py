@@ -8,9 +8,10 @@ would leave the others waiting for ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ownpace.core.contract.errors import ranks_in_words
 from ownpace.engines.process.talk.control import Refuse
 from ownpace.engines.process.talk.rank_control import Agreed, Together
 
@@ -104,8 +105,8 @@ class Roll:
         for place in self._places.values():
             if not place.is_told and self._now() > place.since_s + _PATIENCE_S:
                 place.is_told = True
-                missing = self._ranks - place.came.keys()
-                lines.append(f"{at_place(place.came)}; waiting for {ranks_in_words(missing)} since {_PATIENCE_S:g} s")
+                awaited = ranks_in_words(self._ranks - place.came.keys())
+                lines.append(f"{at_place(place.came)}; still waiting for {awaited} after {_PATIENCE_S:g} s")
         return lines
 
 
@@ -118,8 +119,8 @@ def elsewhere(came: Mapping[int, Together]) -> str:
     where = [at_place(group) for _, group in sorted(groups.items(), key=lambda one: (one[0] != LEAVE, min(one[1])))]
     same = "run the same loops and calls in the same order"
     if set(groups) <= {LOOP, LEAVE}:
-        # Scripts that begin their data anew until they have had so many batches come to this.
-        same = "run the same loops: end them with updates=…, or by fleet.updates, not after so many batches of one rank"
+        # Scripts that begin their data anew until they have had a number of batches come to this.
+        same = "run the same loops: end them with updates=…, or by fleet.updates, not after N batches of one rank"
     return f"{', '.join(where)}; every rank must {same}"
 
 
@@ -138,12 +139,6 @@ def ordinal(number: int) -> str:
     if number <= len(_ORDINALS):
         return _ORDINALS[number - 1]
     return f"{number}{'th' if number % 100 in (11, 12, 13) else _ENDINGS.get(number % 10, 'th')}"
-
-
-def ranks_in_words(ranks: Iterable[int]) -> str:
-    """Some ranks, by their numbers."""
-    numbers = sorted(ranks)
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def do_not_fit(found: Sequence[str], where: str = "") -> str:

@@ -12,11 +12,7 @@ from ownpace.core.learning.claims import Places
 from ownpace.engines.process.lives.loop_data import LoopData
 from ownpace.engines.process.lives.loop_life import LoopLife
 from ownpace.engines.process.lives.loop_parts import Script
-from ownpace.engines.process.lives.sharing import (
-    agree,
-    shared_counter,
-    take_from_servers,
-)
+from ownpace.engines.process.lives.sharing import agree, shared_counter, take_from_servers
 from ownpace.engines.process.meet.environment import Environment
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store, meet
 from ownpace.engines.process.node.loop import UserLoop
@@ -162,8 +158,8 @@ class LoopRun:
         """The places that the running loop has still to learn from; None: none runs, and no checkpoint waits."""
         if self.data.dealt is None or self._opened is None:
             return None if self.data.resumed is None else list(self.data.resumed)
-        claims = self.life.counters.claims(self.data.generation, self.num_workers)
-        return self.data.left(self.life.node, claims)
+        node, claims = self.life.node, self.life.counters.claims(self.data.generation, self.num_workers)
+        return self.data.left(claims, node.learner.used, node.progress.samples)
 
     def end_loop(self, *, stop: bool) -> bool:
         """Bring a loop to its end on all workers; `stop`: it was left before its data had ended.

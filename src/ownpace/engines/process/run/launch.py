@@ -14,9 +14,8 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.seeds import Purpose, seed_for
 from ownpace.engines.job import Job, OnProgress, Outcome
 from ownpace.engines.learning import RealLearning
-from ownpace.engines.process.hub.elasticity import Elasticity
+from ownpace.engines.process.hub.config import Elasticity, HubConfig
 from ownpace.engines.process.hub.evaluator import Evaluator
-from ownpace.engines.process.hub.journal import HubConfig
 from ownpace.engines.process.hub.session import Session
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store
 from ownpace.engines.process.meet.run_state import ResumedState

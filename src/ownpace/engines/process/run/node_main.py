@@ -38,7 +38,7 @@ def be_forked_node(data: bytes, lifeline: PipeEnd) -> None:
 
 
 def be_spawned_node() -> None:
-    """The whole life of a child that a rank of torchrun's started."""
+    """The whole life of a child that a torchrun rank started."""
     _ignore_signals()  # before its order is read, which imports what the order needs: Ctrl-C may come meanwhile
     _be_node(_understood(sys.stdin.buffer), partial(os.read, 0, 4096))
 

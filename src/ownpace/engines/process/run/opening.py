@@ -15,8 +15,7 @@ from ownpace.core.contract import events
 from ownpace.core.contract.algorithm import Algorithm
 from ownpace.engines.job import OnProgress
 from ownpace.engines.memory import keep_large_blocks
-from ownpace.engines.process.hub.elasticity import Elasticity
-from ownpace.engines.process.hub.journal import HubConfig
+from ownpace.engines.process.hub.config import Elasticity, HubConfig
 from ownpace.engines.process.hub.session import Session
 from ownpace.engines.process.lives.loop_data import LoopData
 from ownpace.engines.process.lives.loop_life import LoopLife

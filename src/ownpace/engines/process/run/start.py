@@ -32,7 +32,7 @@ def run_process(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
 
 
 def is_main_process() -> bool:
-    """Whether this process shows progress and writes the run folder: it is not a rank of torchrun's, or the first."""
+    """Whether this process shows progress and writes the run folder: it is no torchrun rank, or the first."""
     environment = Environment.read()
     return environment is None or environment.rank == 0
 

@@ -1,4 +1,4 @@
-"""What the ranks of a user's script say to each other, on lines of their own, from `ownpace.join` on (`run.presence`).
+"""What the ranks of a user's script say to each other, on lines of their own, from `ownpace.join` on (`presence`).
 
     rank                        rank 0
       │── Together(number, …) ─►│        I am at a loop, a barrier …, the end: wherever no rank may be alone

@@ -13,7 +13,8 @@ from ownpace.core.contract.errors import WireError
 from ownpace.core.learning.layout import Layout
 from ownpace.engines.ledger import UpdateTotals
 from ownpace.engines.process.hub.checks import HubChecks
-from ownpace.engines.process.hub.journal import HubConfig, Journal
+from ownpace.engines.process.hub.config import HubConfig
+from ownpace.engines.process.hub.journal import Journal
 from ownpace.engines.process.talk.control import Control, Ended, Leaving, Report, Snapshot, WorkDone, WorkerBuffers
 from ownpace.engines.process.talk.replica_control import Apart, Checksums
 from ownpace.engines.roster import Roster
@@ -73,7 +74,7 @@ def test_of_a_report_with_a_line_that_is_no_event_nothing_is_taken_in(line):
     elasticity: Any = None
     journal = Journal(ROSTER, HubConfig(header, ["weight", "bias"], written.append, elasticity))
     good = events.to_line(events.Wait(0.0, 1.0, "worker-0", "message"))
-    with pytest.raises(WireError, match="an event that is none"):
+    with pytest.raises(WireError, match="a line that is no event"):
         journal.take("worker-0", report(events=[good, line]))
     assert written == []
     journal.take("worker-0", report(events=[good]))

@@ -11,7 +11,7 @@ from ownpace import make_algorithm
 from ownpace.core.contract.errors import ReplicasDiffer
 from ownpace.core.learning.layout import Layout
 from ownpace.core.learning.optimizer import OptimizerSpec
-from ownpace.engines.process.hub.elasticity import Elasticity
+from ownpace.engines.process.hub.config import Elasticity
 from ownpace.engines.process.hub.generations import Generations
 from ownpace.engines.process.hub.late_watch import LateWatch
 from ownpace.engines.process.meet.restarts import Restarts

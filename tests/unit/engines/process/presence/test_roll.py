@@ -9,7 +9,7 @@ from ownpace.engines.process.talk.control import Refuse
 from ownpace.engines.process.talk.rank_control import Agreed, Together
 
 EVERY = "every rank must run the same loops"
-HOW = "end them with updates=…, or by fleet.updates, not after so many batches of one rank"
+HOW = "end them with updates=…, or by fleet.updates, not after N batches of one rank"
 OVER = "loop over fleet.batches"
 
 
@@ -80,7 +80,7 @@ def test_ranks_that_are_waited_for_are_named_once():
     now = 9.0
     assert roll.late() == []
     now = 11.0
-    assert roll.late() == ["rank 1 began its second loop over fleet.batches; waiting for ranks 0, 2 since 10 s"]
+    assert roll.late() == ["rank 1 began its second loop over fleet.batches; still waiting for ranks 0, 2 after 10 s"]
     assert roll.late() == []
 
 
