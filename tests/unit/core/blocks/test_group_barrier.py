@@ -42,6 +42,14 @@ def test_a_worker_that_leaves_completes_what_waits_for_it() -> None:
     assert gathering.take(left(0, group=0, size=2)) is None  # nothing is left to gather
 
 
+def test_who_leaves_after_its_last_push_counts_once() -> None:
+    gathering = Gathering()
+    assert gathering.take(pushed(0, group=0, size=3)) is None
+    assert gathering.take(left(0, group=0, size=3)) is None
+    assert gathering.take(pushed(1, group=0, size=3)) is None
+    assert ranks(gathering.take(pushed(2, group=0, size=3))) == [0, 1, 2]
+
+
 def test_a_push_that_is_one_ahead_waits_for_the_next_round() -> None:
     gathering = Gathering()
     assert gathering.take(pushed(0, group=0, size=2, value=1.0)) is None
