@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 import ownpace
-from ownpace.tasks.decode_images import middle, random_part
+from ownpace.tasks.decode_images import middle, random_part, read
 from ownpace.tasks.image_folder import MEAN, STD, list_images
 from ownpace.tasks.resnets import RESNETS
 
@@ -35,8 +35,7 @@ class FolderDataset(Dataset):
         return len(self.listing.names)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        with Image.open(self.listing.path(index)) as file:
-            image = file.convert("RGB")
+        image = read(self.listing.path(index))
         # Drawn from torch's generator, which ownpace sets for each sample: the same image at any number of processes.
         box = random_part(*image.size, torch.rand(40).tolist()) if self.train else middle(*image.size)
         pixels = torch.from_numpy(np.array(image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)))

@@ -105,29 +105,33 @@ def test_a_rule_follows_the_samples_of_an_update(rule, scale):
 
 @pytest.mark.parametrize("name", ["abs", "pace"])
 def test_adascale_moves_the_schedule_by_what_was_gained(name):
-    """r out of the workers' own gradients, by hand; the first ten estimates are averaged with equal weight."""
+    """r out of the workers' own gradients, by hand.
+
+    The first ten estimates are averaged with equal weight; then each new one has a tenth of the weight.
+    """
     algorithm, records = spied(name, lr_rule="adascale", micro="fixed", max_batch=0)
     fleet = paces(4003, 2005, 1007, 1009, jitter=0.0, network=Network(latency_s=2e-3))
-    spec = OptimizerSpec(lr=0.05, schedule=Schedule(shape="linear"))
+    spec = OptimizerSpec(lr=0.02, schedule=Schedule(shape="linear"))
     task = Quadratic(dimensions=7, num_samples=101, noise=5.0)
-    simulate(algorithm, fleet, task=task, optimizer=spec, samples=1000, batch_size=8)
-    steps = records[0].steps[:10]
-    assert len(steps) == 10
+    simulate(algorithm, fleet, task=task, optimizer=spec, samples=2000, batch_size=8)
+    steps = records[0].steps[:16]
+    assert len(steps) == 16
     reference, position = 32, 0.0
-    variances, squares, gains = [], [], []
+    variance, square, gains = 0.0, 0.0, []
     for t, committed in enumerate(steps):
         parts = [record.sums[t].gradient for record in records.values()]
         n = sum(part.samples for part in parts)
         a = sum(part.samples * float(part.mean.square().sum()) for part in parts)
         b = n * float((torch.stack([part.total for part in parts]).sum(0) / n).square().sum())
-        variances.append((a - b) / 3)
-        squares.append((b - variances[-1]) / n)
-        sigma, m = max(0.0, np.mean(variances)) / reference, max(0.0, np.mean(squares))
+        weight = max(0.1, 1 / (t + 1))
+        new = (a - b) / 3
+        variance, square = (1 - weight) * variance + weight * new, (1 - weight) * square + weight * (b - new) / n
+        sigma, m = max(0.0, variance) / reference, max(0.0, square)
         r = (sigma + m) / (sigma * reference / n + m)
         gains.append(r)
         assert committed.lr_scale == pytest.approx(r, rel=1e-4)
         assert committed.advance == pytest.approx(r * reference, rel=1e-4)
-        assert committed.lr == pytest.approx(0.05 * max(0.0, 1 - position / 1000), rel=1e-4, abs=1e-9)
+        assert committed.lr == pytest.approx(0.02 * max(0.0, 1 - position / 2000), rel=1e-4, abs=1e-9)
         position += r * reference
         moved = committed.before - committed.after
         torch.testing.assert_close(moved, committed.lr * r * committed.gradient.mean, rtol=1e-3, atol=1e-6)

@@ -32,7 +32,8 @@ from ownpace import make_algorithm
 from ownpace.algorithms.od import OdSgd
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Compute, Event, Generation, Update
-from ownpace.fleet import Fleet, Machine, Network, paces
+from ownpace.fleet import Fleet, Machine, Network, ServerMachine, paces
+from ownpace.tasks import Digits
 from ownpace.testing import simulate
 
 FORMS = ("server", "all-reduce")
@@ -199,6 +200,30 @@ def test_without_a_local_step_it_is_pipe_sgd(form):
         assert [event.t for event in updates(ours_events)] == [event.t for event in updates(pipe_events)]
     stepping, _ = simulate(make_algorithm("od", {"warmup": 0, "form": form}), **job)
     assert not torch.allclose(stepping.model["at"], pipe.model["at"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+@pytest.mark.parametrize("local", ["plain", "adaptive"])
+def test_several_servers_do_what_one_does(local, by_layer):
+    """Each takes a part of the steps; a local step is of all layers."""
+
+    def trained(*bandwidths: float) -> dict[str, Tensor]:
+        servers = tuple(ServerMachine(bandwidth_bytes_per_s=bandwidth) for bandwidth in bandwidths)
+        parameters = {"warmup": 2, "local": local, "compensation": 2.0, "local_momentum": 0.5, "by_layer": by_layer}
+        outcome, _ = simulate(
+            make_algorithm("od", parameters),
+            replace(paces(4003, 2005, 1007), server=servers),
+            task=Digits(),
+            samples=480,
+            momentum=0.5,
+            sampling="shards",  # from a queue, who takes which samples would be a matter of time
+        )
+        assert outcome.error is None
+        return outcome.model
+
+    one, three = trained(1e9), trained(1e7, 1e9, 1e8)
+    for name, values in one.items():
+        torch.testing.assert_close(three[name], values, rtol=1e-4, atol=1e-6)
 
 
 # Time --------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conformance.plain import Setting, assert_same, engine, updates
+from tests.conformance.plain.overlapped import anchored, decoupled
 from tests.conformance.plain.strategies import late_settings
-from tests.conformance.plain.stride import anchored, decoupled, for_long_rounds, strides
+from tests.conformance.plain.stride import for_long_rounds, strides
 
 from ownpace import make_algorithm
 from ownpace.core.contract.errors import InputError
@@ -39,6 +40,7 @@ outer_steps = st.sampled_from([{}, {"outer_lr": 0.7}, {"outer_lr": 0.8, "outer_m
     outer_steps,
     st.sampled_from([0.0, 0.1, 0.5]),
     st.sampled_from([{}, {}, {"pull": 0.4}]),
+    st.booleans(),
 )
 def test_progress_is_summed_while_the_next_is_made(
     setting: Setting,
@@ -48,13 +50,14 @@ def test_progress_is_summed_while_the_next_is_made(
     outer: dict[str, float],
     max_wait: float,
     pull: dict[str, float],
+    equal_time: bool,
 ) -> None:
     setting = replace(setting, micro_batch=None)
     bound = {} if slack is None else {"max_batch": setting.num_workers + slack}
     settings_ = {
         "steps": steps,
         "warmup": warmup,
-        "batch": "fixed",
+        "batch": "equal-time" if equal_time else "fixed",
         "smoothing": 1.0,
         "max_wait": max_wait,
         **bound,
@@ -63,7 +66,9 @@ def test_progress_is_summed_while_the_next_is_made(
     }
     outcome, events = engine(setting, "stride", settings_, sampling="shards")
     most = bound.get("max_batch")
-    plain = strides(setting, steps, max_batch=most, warmup=warmup, max_wait=max_wait, **outer, **pull)
+    plain = strides(
+        setting, steps, max_batch=most, warmup=warmup, max_wait=max_wait, equal_time=equal_time, **outer, **pull
+    )
     assert_same(outcome, events, plain)
 
 

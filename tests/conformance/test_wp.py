@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,18 +145,25 @@ def weights_of(rule: WeightRule, steps: Sequence[int], r: float) -> list[float]:
 def weighted_parallel(
     setting: Setting, rule: WeightRule, *, steps: int, l2: float, rounds: int | None, delay: int, per_node: int
 ) -> Result:
-    """Rounds on links that take no time, each worker with its own data."""
+    """Rounds on links that take nothing but their latency, each worker with its own data.
+
+    With a latency, nodes are of one worker: a sum inside a node would hold up what others tell it.
+    """
+    assert per_node == 1 or not setting.latency
     ranks = range(setting.num_workers)
     nodes = [list(ranks[first : first + per_node]) for first in ranks[::per_node]]
     # A node takes a step when its slowest worker has its batch.
     step_s = [max(setting.batch_size / setting.paces[rank] for rank in node) for node in nodes]
+    # Whoever is at a step when it hears that the fastest has done all of its own completes it.
+    heard_s = steps * min(step_s) + setting.latency
+    done = [min(steps, math.ceil(round(heard_s / seconds, 9))) for seconds in step_s]
+    # All tell all how far they came; then comes a ring.
+    ending_s = (1 + 2 * (len(ranks) - 1)) * setting.latency if len(ranks) > 1 else 0.0
     optimizers = [Sgd(setting) for _ in nodes]
     data = OwnData(setting)
     weights, now = start(), 0.0
     made: list[Step] = []
     while sum(step.samples for step in made) < setting.samples and (rounds is None or len(made) < rounds):
-        # Whoever is at a step when the fastest has done all of its own completes it.
-        done = [math.ceil(round(steps * min(step_s) / seconds, 9)) for seconds in step_s]
         ends, samples = [], 0
         for node, optimizer, count in zip(nodes, optimizers, done, strict=True):
             trace = [weights]
@@ -169,14 +177,14 @@ def weighted_parallel(
             ends.append(trace[-1])
         shares = weights_of(rule, done, 1 - l2 * setting.lr)
         weights = sum((share * end for share, end in zip(shares, ends, strict=True)), torch.zeros_like(weights))
-        now += max(count * seconds for count, seconds in zip(done, step_s, strict=True))
+        now += max(count * seconds for count, seconds in zip(done, step_s, strict=True)) + ending_s
         made.append(Step(now, samples, 0, loss(weights)))
     return Result(weights, made)
 
 
 @st.composite
-def instant_settings(draw: st.DrawFn) -> Setting:
-    """Links on which nothing takes time, to speak of."""
+def settings_without_bytes(draw: st.DrawFn) -> Setting:
+    """Links on which nothing but their latency takes time, to speak of."""
     whole_paces = draw(st.lists(st.integers(200, 2000), min_size=1, max_size=5))
     return Setting(
         paces=tuple(pace + extra for pace, extra in zip(whole_paces, AWKWARD, strict=False)),
@@ -186,14 +194,14 @@ def instant_settings(draw: st.DrawFn) -> Setting:
         momentum=draw(st.sampled_from([0.0, 0.5])),
         weight_decay=draw(st.sampled_from([0.0, 0.1])),
         bandwidth=1e14,
-        latency=0.0,
+        latency=draw(st.sampled_from([0.0, 1.7e-4, 1.3e-2])),
         seed=draw(st.integers(0, 1000)),
     )
 
 
 @settings(max_examples=40)
 @given(
-    instant_settings(),
+    settings_without_bytes(),
     rules,
     st.fixed_dictionaries(
         {
@@ -206,6 +214,8 @@ def instant_settings(draw: st.DrawFn) -> Setting:
     ),
 )
 def test_is_what_the_paper_says(setting: Setting, rule: WeightRule, parameters: dict[str, Any]) -> None:
+    if parameters["per_node"] > 1:
+        setting = replace(setting, latency=0.0)
     outcome, events = engine(setting, "wp", {"weights": rule, **parameters}, sampling="shards")
     assert_same(outcome, events, weighted_parallel(setting, rule, **parameters), times=1e-6)
 

@@ -197,8 +197,11 @@ CERTAIN: dict[str, tuple[str, dict[str, object]]] = {
     "balanced": ("balanced", {}),
     "pipe": ("pipe", {}),
     "pace": ("pace", {"micro": "fixed", "max_batch": 2}),  # of each worker one sample, however fast it is
+    "abs": ("abs", {"target_batch": 2}),  # likewise
+    "acco": ("acco", {"target_batch": 4}),  # and in each of its two sums
     "layered": ("layered", {}),
     "local": ("local", {"steps": 3}),
+    "overlap-local": ("overlap-local", {"steps": 3}),
     "od": ("od", {"warmup": 3, "local": "compensated", "local_momentum": 0.9}),
     "od-all-reduce": ("od", {"warmup": 3, "local": "adaptive", "form": "all-reduce"}),
     "wp": ("wp", {"steps": 3, "per_node": 2, "delay": 1}),

@@ -15,7 +15,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    pass
+    from PIL import Image
 
 Box = tuple[float, float, float, float]
 SMALLEST_AREA = 0.08
@@ -29,14 +29,23 @@ def decode(path: str, size: int, number: int | None, *, flip: bool) -> bytes:
     """The pixels of one image, size × size × 3 bytes: its middle, or for training a part that `number` decides."""
     from PIL import Image
 
-    with Image.open(path) as file:
-        image = file.convert("RGB")
+    image = read(path)
     draws = None if number is None else uniforms(number)
     box = middle(*image.size) if draws is None else random_part(*image.size, draws)
     pixels = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     if draws is not None and flip and draws[-1] < 0.5:
         pixels = pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return pixels.tobytes()
+
+
+def read(path: str) -> Image.Image:
+    """The image in a file, with a byte each of red, green and blue."""
+    from PIL import Image
+
+    with Image.open(path) as file:
+        # Grey in 16 bits. Pillow takes what is above 255 for white: nearly all of such an image would be.
+        image = file.point(lambda value: value / 256) if file.mode.startswith("I") else file
+        return image.convert("RGB")
 
 
 def middle(width: int, height: int) -> Box:
@@ -79,6 +88,8 @@ def main() -> None:
 
     # Ctrl-C is for the process that started this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Standard error is the run's: what Pillow has to say of unusual files is of no use there.
+    warnings.simplefilter("ignore")
     # A small file may unpack to more than there is memory: Pillow warns of such images, and refuses only larger ones.
     warnings.simplefilter("error", Image.DecompressionBombWarning)
     answers = sys.stdout.buffer

@@ -81,7 +81,8 @@ def list_images(root: Path, classes: Sequence[str] | None = None) -> Listing:
 def _images(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES)]
+            # Hidden files are none: macOS puts one beside each image on foreign disks, of the same name but for a "._".
+            names = [e.name for e in entries if e.name.lower().endswith(SUFFIXES) and not e.name.startswith(".")]
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror}") from None
     if not names:

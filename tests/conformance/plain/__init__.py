@@ -11,6 +11,9 @@ ring        rounds with a barrier, and the timeline of sums that overlap with co
 late        ABS-SGD, Pace-SGD, Pipe-SGD and ACCO on that timeline
 server      links, and an event loop around one parameter server
 od          OD-SGD, with an event loop of its own
+alone       a worker that makes local steps
+stride      Stride, round by round
+overlapped  CoCoD-SGD and Overlap-Local-SGD
 strategies  settings and fleets that Hypothesis draws
 compare     the same run on the virtual engine, and the comparison
 spy         a worker that keeps a record of what was asked

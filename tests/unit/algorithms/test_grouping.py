@@ -24,9 +24,9 @@ def test_groups_just_beyond_the_gap_are_separated_and_just_within_it_are_not(min
 class Fleet:
     """Workers that push in the groups that they were told, and a divider that watches."""
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, num_workers: int, regroup_every: int = 1) -> None:
         self.workers = [Address("worker", rank, f"worker-{rank}", WHOLE) for rank in range(num_workers)]
-        self.divider = Divider(GroupingSgd(prerun=1, regroup_every=1), num_workers)
+        self.divider = Divider(GroupingSgd(prerun=1, regroup_every=regroup_every), num_workers)
         self.group = dict(enumerate(range(num_workers)))
         self.members = {number: {number} for number in range(num_workers)}
         """Of every group number that was ever in use: who has belonged to it."""
@@ -70,3 +70,21 @@ def test_the_number_of_a_group_is_never_given_to_another(changes: list[list[floa
         fast = frozenset(rank for rank, pace in enumerate(paces) if pace == 400.0)
         assert fleet.division() == {fast, frozenset(range(4)) - fast} - {frozenset()}
     assert all(fleet.members[number] == members for number, members in seen.items())
+
+
+def test_one_unlucky_batch_changes_no_group() -> None:
+    fleet = Fleet(4)
+    for _ in range(3):
+        fleet.push_all([400.0, 400.0, 100.0, 100.0])
+    fleet.push_all([250.0, 400.0, 100.0, 100.0])
+    for _ in range(3):
+        fleet.push_all([400.0, 400.0, 100.0, 100.0])
+        assert fleet.division() == {frozenset({0, 1}), frozenset({2, 3})}
+
+
+def test_it_looks_again_so_many_updates_after_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, looks = Fleet(2, regroup_every=40), []
+    monkeypatch.setattr(fleet.divider, "_divide", lambda: looks.append(update))
+    for update in range(200):
+        fleet.push(update % 2, [400.0, 100.0])
+    assert looks == [1, 41, 81, 121, 161]  # the first, once both have pushed

@@ -68,6 +68,76 @@ def test_images_are_found_class_by_class(folder):
     assert images.model()(inputs).shape == (3, 3)
 
 
+def written(path: Path, mode: str) -> np.ndarray:
+    """Write one image in a mode; returns what it should be read as."""
+    levels = np.arange(16, dtype=np.uint8).reshape(4, 4) * 17
+    grey = Image.fromarray(levels)
+    if mode == "I;16":
+        Image.fromarray(levels.astype(np.uint16) * 257).save(path)
+        return np.stack([levels] * 3, 2)
+    if mode == "1":
+        grey.convert("1", dither=Image.Dither.NONE).save(path)
+        return np.stack([np.where(levels > 127, 255, 0)] * 3, 2)
+    if mode == "P":  # with a transparency for each colour, of which Pillow warns
+        image = grey.convert("P")
+        image.save(path, transparency=bytes(range(256)))
+        return np.stack([levels] * 3, 2)
+    colours = np.stack([levels, levels.T, 255 - levels], 2)
+    image = grey if mode in ("L", "LA") else Image.fromarray(colours)
+    if mode in ("LA", "RGBA"):
+        image.putalpha(100)
+    image.convert(mode).save(path, **({"quality": 95} if mode == "CMYK" else {}))
+    return np.stack([levels] * 3, 2) if mode in ("L", "LA") else colours
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
+def test_images_of_any_kind_are_read(folder, mode, capfd):
+    """Grey, with an alpha channel (which is left out), a palette, for print, and of 16 bits."""
+    path = folder / "train" / "ant" / f"0.{'jpg' if mode == 'CMYK' else 'png'}"
+    (folder / "train" / "ant" / "0.png").unlink()
+    expected = written(path, mode)
+    inputs, _ = task(folder, size=4).train_samples().pick(torch.tensor([0]))
+    mean, std = (np.array(each).reshape(3, 1, 1) for each in (MEAN, STD))
+    pixels = (inputs[0].numpy() * std + mean).transpose(1, 2, 0)
+    whole = Image.fromarray(expected.astype(np.uint8)).resize((4, 4), Image.Resampling.BILINEAR, box=middle(4, 4))
+    assert np.abs(pixels - np.array(whole)).max() < (24 if mode == "CMYK" else 1.01)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["a b.png", "ß日本.PNG", "a\nb.png", os.fsdecode(b"\xff.png")])
+def test_images_of_any_name_are_read_and_named(folder, name):
+    (folder / "train" / "bee").rename(folder / "train" / "b e e é")
+    (folder / "val" / "bee").rename(folder / "val" / "b e e é")
+    path = folder / "train" / "b e e é" / name
+    write_image(path, 0)
+    train = task(folder).train_samples()
+    place = 4 + sorted(["0.png", "1.png", "2.png", "3.png", name]).index(name)
+    assert len(train.pick(torch.tensor([place]))[0]) == 1
+    path.write_bytes(b"no image")
+    with pytest.raises(InputError) as caught:
+        train.pick(torch.tensor([place]))
+    assert str(caught.value).startswith(f"{path} cannot be read as an image: ")
+
+
+def test_links_are_followed_and_hidden_files_are_none(folder, tmp_path):
+    write_image(tmp_path / "elsewhere" / "x.png", 0)
+    (folder / "train" / "dog").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (folder / "train" / "ant" / "9.png").symlink_to(tmp_path / "elsewhere" / "x.png")
+    (folder / "train" / "ant" / "._0.png").write_bytes(b"no image")
+    train = task(folder).train_samples()
+    assert len(train) == 14
+    inputs, targets = train.pick(torch.arange(14))
+    assert targets.tolist() == [0] * 5 + [1] * 4 + [2] * 4 + [3]
+    assert torch.equal(inputs[4], inputs[13])
+    # One class alone may be there to test on.
+    for name in ("bee", "cat"):
+        for path in (folder / "val" / name).iterdir():
+            path.unlink()
+        (folder / "val" / name).rmdir()
+    test = as_samples(task(folder).test_samples())
+    assert test.pick(torch.arange(len(test)))[1].tolist() == [0, 0]
+
+
 def test_a_part_lies_in_the_image_and_has_an_allowed_shape():
     for number in range(300):
         width, height = 1 + number % 37, 1 + number % 53

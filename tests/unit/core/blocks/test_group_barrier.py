@@ -36,10 +36,19 @@ def test_a_group_is_complete_with_its_last_push_and_summed_by_rank() -> None:
 
 def test_a_worker_that_leaves_completes_what_waits_for_it() -> None:
     gathering = Gathering()
-    assert gathering.take(pushed(0, group=0, size=2)) is None
-    assert ranks(gathering.take(left(1, group=0, size=2))) == [0]
-    assert ranks(gathering.take(pushed(0, group=0, size=2))) == [0]  # and is not waited for again
-    assert gathering.take(left(0, group=0, size=2)) is None  # nothing is left to gather
+    assert gathering.take(pushed(0, group=7, size=2)) is None
+    assert ranks(gathering.take(left(1, group=7, size=2))) == [0]
+    assert ranks(gathering.take(pushed(0, group=7, size=2))) == [0]  # and is not waited for again
+    assert gathering.take(pushed(2, group=0, size=2)) is None  # in other groups, all are still waited for
+    assert gathering.take(left(0, group=7, size=2)) is None  # nothing is left to gather
+
+
+def test_who_leaves_after_its_last_push_counts_once() -> None:
+    gathering = Gathering()
+    assert gathering.take(pushed(0, group=0, size=3)) is None
+    assert gathering.take(left(0, group=0, size=3)) is None
+    assert gathering.take(pushed(1, group=0, size=3)) is None
+    assert ranks(gathering.take(pushed(2, group=0, size=3))) == [0, 1, 2]
 
 
 def test_a_push_that_is_one_ahead_waits_for_the_next_round() -> None:
