@@ -190,7 +190,7 @@ def sampling_loops() -> dict[str, Any]:
     }
 
 
-BROKEN = ("sync", "async", "stale", "balanced", "pace", "acco", "od", "grouping", "backup", "local", "wp")
+BROKEN = ("sync", "async", "stale", "balanced", "pace", "acco", "od", "grouping", "backup", "local", "wp", "stride")
 
 
 def broken_loops() -> dict[str, Any]:

@@ -24,6 +24,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "pace": {},
     "local": {"steps": 2},
     "wp": {"steps": 3},
+    "stride": {},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -109,6 +110,30 @@ def generator_seen_by_others() -> list[float]:
     return seen
 
 
+def told_of_center(*, by_hook: bool) -> list[str]:
+    """A parameter that no optimizer has, and that follows the data (self-distillation, say): what is warned of."""
+    torch.manual_seed(1)
+    net = nn.Linear(2, 1)
+    net.center = nn.Parameter(torch.zeros(2), requires_grad=False)
+    optimizer = torch.optim.SGD([net.weight, net.bias], lr=0.01)
+
+    def follow(*_: object) -> None:
+        net.center.data.lerp_(net.weight.data[0], 0.1)
+
+    if by_hook:
+        optimizer.register_step_post_hook(follow)
+    with warnings.catch_warnings(record=True) as caught, ownpace.join("sync", quiet=True) as fleet:
+        warnings.simplefilter("always")
+        fleet.wrap(net, optimizer)
+        for (x,) in fleet.batches(SHIFTED, 8):
+            optimizer.zero_grad()
+            net(x - net.center).square().mean().backward()
+            optimizer.step()
+            if not by_hook:
+                net.center.data.lerp_(x.mean(0), 0.1)
+    return [str(one.message) for one in caught]
+
+
 def main() -> None:
     torch.set_num_threads(1)
     found = {
@@ -116,9 +141,10 @@ def main() -> None:
     }
     found["skipped"] = float((skipped(overlap=False) - skipped(overlap=None)).abs().max())
     seen = generator_seen_by_others()
+    centers = [told_of_center(by_hook=by_hook) for by_hook in (False, True)]
     refusals = [refusal(how) for how in ("data", "other")]
     clamps = {how: clamped(how.split(",")[0], by_hook="hook" in how) for how in ("pace", "async", "pace, hook", "sync")}
-    told = {"off": found, "seen": seen, "refusals": refusals, "clamps": clamps}
+    told = {"off": found, "seen": seen, "refusals": refusals, "clamps": clamps, "centers": centers}
     Path(sys.argv[2], f"{RANK}.json").write_text(json.dumps(told))
 
 

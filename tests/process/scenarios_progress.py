@@ -22,6 +22,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "balanced": {},
     "async": {},
     "local": {"steps": 2},
+    "stride": {},
 }
 SIZE, BATCH, EPOCHS, LR = 128, 8, 2, 0.1
 STEPS = SIZE * EPOCHS // (2 * BATCH)

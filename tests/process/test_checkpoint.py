@@ -71,13 +71,16 @@ def test_a_run_that_goes_on_ends_where_an_unbroken_one_does(algorithm, parameter
     assert second["rate"] == unbroken["rate"]
 
 
-def test_what_is_in_flight_is_dealt_again(tmp_path):
-    """With pace, the gradient under way is not in the parameters yet."""
-    script = Script(tmp_path / "checkpoint.pt", "pace")
+@pytest.mark.parametrize(
+    ("algorithm", "updates", "batches"),
+    [("pace", 5, 5), ("stride", 3, 5)],  # the sixth batch is under way; or it is in the middle of a round
+)
+def test_what_is_in_flight_is_dealt_again(algorithm, updates, batches, tmp_path):
+    script = Script(tmp_path / "checkpoint.pt", algorithm)
     first = script.train(save_at=6)
     second = script.train(resume=True)
-    assert first["updates"] == 5  # the sixth batch is under way
-    counts = Counter(chain(*first["seen"][:5], *second["seen"]))
+    assert first["updates"] == updates
+    counts = Counter(chain(*first["seen"][:batches], *second["seen"]))
     assert counts == dict.fromkeys(range(LENGTH), EPOCHS)
     assert second["progress"][1:] == (EPOCHS * LENGTH, EPOCHS)
 

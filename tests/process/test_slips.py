@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.process.ranks import launch
 from tests.process.small_net import Numbers, make_net, mean_loss, sgd
+from tests.process.started import PATIENCE_S, Start
 from torch import Tensor, nn
 
 import ownpace
@@ -246,3 +249,54 @@ def test_many_batches_without_any_step_are_told_of() -> None:
         early.hand_out(None, before_was_skipped=False)
     with pytest.warns(UserWarning, match=r"256 batches were taken, and optimizer\.step\(\) was not called once"):
         early.hand_out(None, before_was_skipped=False)
+
+
+def test_a_loop_without_any_step_is_told_of() -> None:
+    net = make_net()
+    optimizer = sgd(net)
+    with ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(net, optimizer)
+        learn(fleet, net, optimizer, lambda _: None)
+        with pytest.warns(UserWarning, match=r"without any optimizer\.step of this rank, after 2 batches"):
+            list(fleet.batches(Numbers(16), 8))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            next(iter(fleet.batches(Numbers(16), 8)))  # to look at one
+
+
+@pytest.mark.parametrize("writes_before", [False, True])
+def test_parameters_that_are_written_to_late_in_a_loop_are_noticed(writes_before: bool) -> None:
+    """Where that would be lost: once, or by clipping, which has nothing to do until then."""
+    net = make_net()
+    optimizer = sgd(net)
+    reached = []
+
+    def clip(number: int) -> None:
+        reached.append(number)
+        with torch.no_grad():
+            if writes_before or number == 30:
+                net.get_parameter("0.weight").clamp_(max=100.0 if number < 30 else 0.0)
+
+    def script() -> None:
+        with ownpace.join("pace", quiet=True) as fleet:
+            fleet.wrap(net, optimizer)
+            for number, (x, y, _) in enumerate(fleet.batches(Numbers(64), 8, epochs=8)):
+                mean_loss(net, x, y).backward()
+                clip(number)
+                optimizer.step()
+                optimizer.zero_grad()
+                fleet.evaluate(lambda model: model(Numbers(8).x))
+
+    with pytest.raises(ownpace.InputError, match=r"written to in the middle of a batch"):
+        script()
+    assert reached == list(range(31))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_a_rank_that_waits_in_a_collective_of_the_scripts_own_is_told_of(start: Start, tmp_path: Path) -> None:
+    _, _, ranks = launch("barrier", start, tmp_path, "tests.process.scenarios_own_collective")
+    assert "one rank may wait there, and all others here" in ranks[1]["warned"][0]
+    assert len(ranks[1]["warned"]) == 1
+    assert ranks[0]["warned"] == []
+    assert all(rank["error"] for rank in ranks)

@@ -52,6 +52,7 @@ MODELS: dict[str, tuple[Callable[[nn.Sequential], Any], str]] = {
     "DataParallel": (nn.DataParallel, "it is a DataParallel; give the module inside"),
     "meta": (on_meta, r"2\.weight is on the meta device"),
     "lazy": (lambda net: nn.Sequential(net, nn.LazyLinear(2)), r"1\.weight has no shape yet"),
+    "waits for all": (lambda net: nn.SyncBatchNorm.convert_sync_batchnorm(make_net(norm=True)), "1 is a SyncBatchNorm"),
     "complex": (lambda net: net.to(torch.complex64), "complex64; a fleet trains real numbers"),
     "no module": (lambda net: net.forward, "given a method for a model"),
 }
@@ -408,3 +409,40 @@ def test_a_layer_may_be_unfrozen_with_overlap() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
             assert torch.equal(flat(net[0]), flat(make_net()[0])) == (epoch == 0)
+
+
+class Recurrent(nn.Module):
+    """As many are written: for a GPU, whose kernels want all weights side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(6, 4, batch_first=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rnn.flatten_parameters()
+        out: torch.Tensor = self.head(self.rnn(x[:, None])[0][:, -1])
+        return out
+
+
+def test_a_model_may_put_its_recurrent_weights_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = []
+
+    def move(module: nn.RNNBase) -> None:  # what it does on a GPU, and not on a CPU
+        moved.append(module)
+        for parameter in module.parameters():
+            parameter.data = parameter.data.clone()
+
+    net = Recurrent()
+    optimizer = SGD(net.parameters(), lr=0.1)
+    with monkeypatch.context() as patched, ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(net, optimizer)
+        patched.setattr(nn.RNNBase, "flatten_parameters", move)
+        for x, y, _ in fleet.batches(Numbers(32), 8):
+            optimizer.zero_grad()
+            mean_loss(net, x, y).backward()
+            optimizer.step()
+        assert moved == []
+        fleet.unwrap()
+        net.rnn.flatten_parameters()
+        assert moved == [net.rnn, net.rnn]  # by the fleet, then here

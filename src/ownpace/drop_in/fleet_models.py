@@ -18,7 +18,7 @@ from ownpace.drop_in.between_ranks import BetweenRanks
 from ownpace.drop_in.loops import Wrapped
 from ownpace.drop_in.other_steps import OtherSteps
 from ownpace.drop_in.progress import FleetProgress
-from ownpace.drop_in.schedule import Every, FollowedSchedule, check_schedule
+from ownpace.drop_in.schedule import Every, FollowedSchedule, StepsOfScript, check_schedule
 from ownpace.drop_in.taken_early import TakenEarly
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.node.user_parameters import UserParameters
@@ -40,6 +40,7 @@ class FleetModels(BetweenRanks):
         # Of those that were started: a schedule that was made for them ends with the data, however many are left.
         self._progress = FleetProgress(self.num_workers)
         self._schedules: list[FollowedSchedule] = []
+        self._in_steps: list[LRScheduler] = []
         self._taken_early = TakenEarly()
         self._other_steps = OtherSteps(
             lambda: () if self._wrapped is None else self._wrapped.parameters.pairs,
@@ -143,8 +144,13 @@ class FleetModels(BetweenRanks):
             every: `update`: it counts updates; `epoch`: passes over the data.
         """
         check_schedule(scheduler, every)
-        progress = self._progress
-        followed = FollowedSchedule(scheduler, lambda: progress.steps if every == "update" else progress.epoch)
+        progress, run = self._progress, self._run
+        if every == "update":
+            watch = StepsOfScript(lambda: run.is_open and run.loop.is_running)
+            followed = FollowedSchedule(scheduler, lambda: progress.steps, watch)
+            self._in_steps.append(scheduler)
+        else:
+            followed = FollowedSchedule(scheduler, lambda: progress.epoch)
         progress.lead(followed)
         self._schedules.append(followed)
         return scheduler

@@ -15,7 +15,8 @@ from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.explanations import explain
 from ownpace.drop_in.loops import Loops
 from ownpace.drop_in.resuming import ResumableFleet
-from ownpace.engines.process.meet.environment import Environment
+from ownpace.drop_in.schedule import warn_of_too_long
+from ownpace.engines.process.meet.environment import Environment, check_alone
 from ownpace.engines.process.run.joining import LoopRun
 from ownpace.engines.process.run.opening import FleetOptions
 from ownpace.report.summary import Summary, SummaryBuilder
@@ -28,6 +29,8 @@ class Joined(ResumableFleet):
         self._algorithm = options.algorithm
         self._quiet = quiet
         started = Environment.read()
+        if started is None:
+            check_alone()
         environment = started or Environment.alone()
         if options.min_workers > environment.world_size:
             raise InputError(
@@ -105,6 +108,8 @@ class Joined(ResumableFleet):
                     print(last_line(self.summary, self._algorithm, self.num_workers), file=sys.stderr)
                 batch_size = max(self._progress.largest_batch, self._run.loop.largest_step)
                 warn_of_large_updates(self.summary, self._algorithm, batch_size, self.num_workers)
+                for scheduler in self._in_steps:
+                    warn_of_too_long(scheduler, self._run.world_size)
 
     def batches(
         self,

@@ -160,6 +160,7 @@ class Loops:
         sizes = plan.batch_size, plan.micro_batch
         number = run.begin_loop(sizes, everything, plan.places, updates)
         run.loop.is_running = True
+        self._taken_early.begin_loop()
         return number
 
     def wanted_samples(self) -> int:
@@ -220,6 +221,8 @@ class Loops:
         self._run.loop.is_running = False
         complete = self._run.data.is_complete and not self._was_stopped
         self._progress.end_loop(self._epochs if complete else None)
+        if complete:
+            self._taken_early.end_loop()
         if not stop and self._run.interrupted:
             raise Interrupted(f"interrupted ({self._run.interrupted}); the model keeps what it has learnt so far")
         return True

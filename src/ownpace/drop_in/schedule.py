@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, PolynomialLR, ReduceLROnPlateau
 
 from ownpace.core.contract.errors import InputError, unknown
 
@@ -15,13 +16,20 @@ Every = Literal["update", "epoch"]
 class FollowedSchedule:
     """A scheduler of torch's that is stepped by the fleet; the script's own calls of `step` do nothing meanwhile."""
 
-    def __init__(self, scheduler: LRScheduler, position: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        scheduler: LRScheduler,
+        position: Callable[[], int],
+        watch: StepsOfScript | None = None,
+    ) -> None:
+        """`watch`: looks at the script's own calls of `step`."""
         self.scheduler = scheduler
         self._position = position
         self._taken = position()
         self._class = type(scheduler)
         # Another class, not another attribute: a scheduler's attributes are its state_dict.
-        scheduler.__class__ = type(self._class.__name__, (_StepsOfScriptIgnored, self._class), {})
+        bases = _StepsOfScriptIgnored, self._class
+        scheduler.__class__ = type(self._class.__name__, bases, {"watch": watch})
 
     def go_on(self) -> None:
         """Step the scheduler to where the fleet is."""
@@ -43,8 +51,36 @@ class FollowedSchedule:
 
 
 class _StepsOfScriptIgnored(LRScheduler):
+    watch: ClassVar[StepsOfScript | None] = None
+
     def step(self, epoch: int | None = None) -> None:
         """The fleet steps this scheduler: see `fleet.schedule`."""
+        if self.watch is not None:
+            self.watch.look(epoch)
+
+
+class StepsOfScript:
+    """Looks at how a script calls `step` of a scheduler that goes on with every update: it may count epochs instead."""
+
+    def __init__(self, is_in_loop: Callable[[], bool]) -> None:
+        self._is_in_loop = is_in_loop
+        self._has_warned = False
+
+    def look(self, epoch: float | None) -> None:
+        """The script has called `step`."""
+        if epoch is not None:
+            raise InputError(
+                f"scheduler.step was called with {epoch}, but the fleet counts its steps, one for each step of the "
+                "script: make the schedule for that many steps and leave the number out, or do not give the scheduler "
+                "to the fleet"
+            )
+        if not (self._is_in_loop() or self._has_warned):
+            self._has_warned = True
+            warnings.warn(
+                "scheduler.step was called between loops over fleet.batches, as for a schedule that counts epochs, but "
+                'the fleet steps it after each update; say fleet.schedule(scheduler, every="epoch")',
+                stacklevel=4,
+            )
 
 
 def check_schedule(scheduler: object, every: str) -> None:
@@ -75,3 +111,23 @@ def parts_of(scheduler: LRScheduler) -> Iterator[LRScheduler]:
 def has_ended(scheduler: LRScheduler) -> bool:
     """Whether another step would lead beyond a schedule that has an end: OneCycleLR raises there."""
     return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch + 1 >= scheduler.total_steps
+
+
+def warn_of_too_long(scheduler: LRScheduler, num_workers: int) -> None:
+    """Warn if a schedule was made for the steps of one machine, of which each of several makes only a part."""
+    for part in parts_of(scheduler):
+        if isinstance(part, OneCycleLR):
+            steps = part.total_steps
+        elif isinstance(part, CosineAnnealingLR):
+            steps = part.T_max
+        elif isinstance(part, PolynomialLR):
+            steps = part.total_iters
+        else:
+            continue
+        made = part.last_epoch
+        if num_workers > 1 and made > 1 and abs(steps - num_workers * made) <= num_workers:
+            warnings.warn(
+                f"{type(part).__name__} was made for {steps} steps and ended at {made}: {num_workers} workers share "
+                "the data, and a schedule counts steps of all; make it for len(fleet.batches(…)) in each epoch",
+                stacklevel=3,
+            )

@@ -1,4 +1,4 @@
-"""Batches that a script takes before it has made the step of the batch before them: a prefetcher's."""
+"""Batches that a script takes without a step: before that of the batch before (a prefetcher), or without any at all."""
 
 from __future__ import annotations
 
@@ -23,12 +23,28 @@ class TakenEarly:
         self._skipped: weakref.ref[Tensor] | None = None
         self._has_warned = False
         self._before_first_step: int | None = 0
+        self._without_step: int | None = 0
+
+    def begin_loop(self) -> None:
+        """A loop begins."""
+        self._without_step = 0
+
+    def end_loop(self) -> None:
+        """It has ended with its data."""
+        if self._without_step is not None and self._without_step > 1:
+            warnings.warn(
+                f"a loop over fleet.batches ended without any optimizer.step of this rank, after {self._without_step} "
+                "batches, and counts as a pass over the data in fleet.epoch; to evaluate, take an ordinary DataLoader",
+                stacklevel=5,
+            )
 
     def hand_out(self, batch: object, *, before_was_skipped: bool) -> None:
         """A batch goes to the script; `before_was_skipped`: as it seems, nothing was learnt of the last."""
         first = None if self._has_warned else _first_tensor(batch)
         self._skipped = self._latest if before_was_skipped else None
         self._latest = None if first is None else weakref.ref(first)
+        if self._without_step is not None:
+            self._without_step += 1
         if self._before_first_step is not None:
             self._before_first_step += 1
             if self._before_first_step == _MANY:
@@ -40,7 +56,7 @@ class TakenEarly:
 
     def step(self) -> None:
         """The script calls `optimizer.step()`."""
-        self._before_first_step = None
+        self._before_first_step = self._without_step = None
         held = self._skipped is not None and self._skipped() is not None
         self._skipped = None
         if held and not self._has_warned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 
 import torch
@@ -18,6 +19,7 @@ from ownpace.engines.process.talk.store import KeyValues
 from ownpace.engines.process.talk.wire import Packet
 
 _COUNTS = (torch.int32, torch.int64)
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def begin_alike(worker: ProcessWorker, user: UserParameters, model: nn.Module) -> None:
@@ -64,6 +66,35 @@ def agree(worker: ProcessWorker, model: nn.Module) -> None:
             places[worker.rank] = buffer
             worker.sums.wait(channels.all_reduce(places), "workers")
             buffer.copy_(places.amax(0))
+
+
+def tell_of_parts(worker: ProcessWorker, model: nn.Module, user: UserParameters) -> None:
+    """Warn if parameters that no optimizer has, which began alike, are something else on each worker by now."""
+    trained = set(map(id, user.parameters))
+    plain = {name: p for name, p in model.named_parameters() if type(p.data) is Tensor}
+    others = {n: p for n, p in plain.items() if id(p) not in trained and p.element_size() in _INTEGERS}
+    num_workers = len(worker.workers)
+    if num_workers == 1 or not others:
+        return
+    # A sum in which each worker has a row of its own.
+    sums = torch.zeros(num_workers, len(others), dtype=torch.int64, device=user.values.device)
+    sums[worker.rank] = torch.stack([_checksum(parameter).to(sums.device) for parameter in others.values()])
+    worker.sums.wait(worker.sums.of(worker.workers).channels.all_reduce(sums), "workers")
+    differ = [name for name, column in zip(others, sums.T.tolist(), strict=True) if len(set(column)) > 1]
+    if differ and worker.rank == 0:
+        more = f" and {len(differ) - 1} more" if len(differ) > 1 else ""
+        warnings.warn(
+            f"{differ[0]}{more}, which no optimizer has, is another one on each rank after this loop: what the script "
+            "writes there (a momentum encoder, an average?) follows the batches of its rank; write it in a hook that "
+            "every update calls: optimizer.register_step_post_hook(…)",
+            stacklevel=2,
+        )
+
+
+def _checksum(tensor: Tensor) -> Tensor:
+    """Another one where a number differs; see `layer_checksums`."""
+    bits = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
+    return (bits + bits).add_(1).mul_(bits).sum(dtype=torch.int64)
 
 
 def give_to_servers(worker: ProcessWorker, pair: UserPair) -> None:

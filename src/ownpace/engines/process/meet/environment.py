@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from dataclasses import dataclass
+
+from torch import distributed
 
 from ownpace.core.contract.errors import InputError
 
@@ -12,6 +15,10 @@ TIMEOUT_S = 120.0
 """How long processes wait for each other at the start: on a busy machine, importing torch alone may take a minute."""
 SILENCE_S = 10.0
 """How long a rank may not answer. It answers without its Python: a busy one does, one that is stopped does not."""
+
+
+_STARTED = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec"}
+"""What others than torchrun set to the number of processes that they start."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,28 @@ class Environment:
     def spans_hosts(self) -> bool:
         """Whether there is more than one host."""
         return self.group_world_size > 1 or self.local_world_size < self.world_size
+
+
+def check_alone() -> None:
+    """Look whether a process that nobody has told of others is one of several after all: each would train alone.
+
+    Raises:
+        InputError: It is, or it was told half of what it has to know.
+    """
+    needed = "each process needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: start the script with torchrun"
+    for name, other, of_one in (("RANK", "WORLD_SIZE", 0), ("WORLD_SIZE", "RANK", 1)):
+        if name in os.environ and other not in os.environ and number_in(name) != of_one:
+            raise InputError(f"{name} is {os.environ[name]}, but {other} is not set; {needed}, or set {other}, too")
+    if distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise InputError(
+            f"torch.distributed has {distributed.get_world_size()} ranks, but RANK and WORLD_SIZE are not set; "
+            f"{needed}, or set them in os.environ before ownpace.join (scripts with mp.spawn)"
+        )
+    how = next((f"{by} has started {os.environ[n]}" for n, by in _STARTED.items() if number_in(n, 1) > 1), "")
+    if not how and {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        how = "MASTER_ADDR and MASTER_PORT are set"
+    if how:
+        warnings.warn(f"this process trains alone, but {how}; to train together, {needed}", stacklevel=4)
 
 
 def number_in(name: str, default: int | None = None) -> int:

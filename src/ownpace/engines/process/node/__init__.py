@@ -4,7 +4,8 @@ nodes, worker   ProcessNode (a communicator is just that) and ProcessServer; Pro
 context, terms  what a node is given, and what all nodes of a run must know
 inbox           what arrives: messages (deliveries), awaited as a whole or by layer (receiving, parts), control
                 messages, the word to stop
-sums            collectives: starting them, asking whether they are over, reading the result
+sums            collectives: starting them, asking whether they are over, reading the result; long_wait: what one that
+                lasts may come from
 learner         parameters, the updates made to them (unfinished: while layers arrive), what is counted and shown of
                 that (late_snapshot)
 replica_watch   are replicas still equal? rounding: may processors be why not? alignment: equal again

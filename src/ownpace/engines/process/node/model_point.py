@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from ownpace.engines.process.talk.control import Pull, Pulled
 from ownpace.engines.process.talk.wire import Packet
 
 _WATCHED = 16
-"""How often a script is watched in each loop, twice a step: it does the same in every one, and looking may wait for a
-GPU."""
+"""How often in each loop all numbers are compared, twice a step: looking may wait for a GPU. Scripts do the same in
+most steps; of one that has not written until then, what torch counts as writing is enough."""
 
 
 class Loses(Enum):
@@ -30,6 +31,17 @@ class Loses(Enum):
     AT_NEXT_PULL = "which would be lost: parameter servers hold the model; use an algorithm without them, such as pace"
 
 
+class _Seen(NamedTuple):
+    """What the script was given."""
+
+    words: str
+    """When that was, and what becomes of what it writes."""
+    writings: int
+    """How often torch has counted that something writes to the parameters."""
+    values: Tensor | None
+    """Them, if all numbers are compared."""
+
+
 class ModelPoint:
     """Where a user's model is: at its own parameters, or at a point that the algorithm wants a gradient at."""
 
@@ -37,12 +49,13 @@ class ModelPoint:
         self._user = user
         self.own: Tensor | None = None
         """Its own parameters, while the model is elsewhere."""
-        self._seen: tuple[Tensor, str] | None = None
+        self._seen: _Seen | None = None
         self._watched = 0
+        self._writes = False
 
     def begin(self) -> None:
         """A loop begins."""
-        self._watched = 0
+        self._watched, self._writes = 0, False
 
     @property
     def is_elsewhere(self) -> bool:
@@ -56,23 +69,35 @@ class ModelPoint:
 
     def watch(self, when: str, loses: Callable[[], Loses]) -> None:
         """The script has the model now, until it is checked; `loses` is what becomes of what it writes."""
-        self._seen = None
-        if self._watched < _WATCHED and (what := loses()) is not Loses.NOTHING:
+        self._seen, what = None, loses()
+        if what is not Loses.NOTHING:
+            is_compared = self._writes or self._watched < _WATCHED
             self._watched += 1
-            self._seen = self._user.snapshot(), f"{when} (weight clipping, optimizer.eval()?), {what.value}"
+            values = self._user.snapshot() if is_compared else None
+            self._seen = _Seen(
+                f"{when} (weight clipping, load_state_dict, optimizer.eval()?), {what.value}", self._writings(), values
+            )
 
     def check(self) -> None:
         """Raise if the script has written to the parameters since it has the model: that would not count."""
-        if self._seen is None:
+        seen = self._seen
+        if seen is None:
             return
-        values, what = self._seen
-        self._user.take_in()
-        # As bytes: not a number is not equal to itself.
-        if not torch.equal(self._user.values.view(torch.uint8), values.view(torch.uint8)):
+        has_written = seen.writings != self._writings()
+        if seen.values is not None:
+            # Some write in every step, and change nothing for long: clipping, which rarely has anything to do.
+            self._writes = self._writes or has_written
+            self._user.take_in()
+            # As bytes: not a number is not equal to itself.
+            has_written = not torch.equal(self._user.values.view(torch.uint8), seen.values.view(torch.uint8))
+        if has_written:
             raise InputError(
-                f"parameters were written to {what}; do it in a hook that every update calls: "
+                f"parameters were written to {seen.words}; do it in a hook that every update calls: "
                 "optimizer.register_step_post_hook(…)"
             )
+
+    def _writings(self) -> int:
+        return sum(parameter._version for parameter in self._user.parameters)
 
     def leave(self) -> None:
         """Go back to the model's own parameters."""

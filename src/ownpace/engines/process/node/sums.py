@@ -16,6 +16,7 @@ from ownpace.core.learning.optimizer import SameBits
 from ownpace.engines.process.node.context import NodeContext
 from ownpace.engines.process.node.gpu import queued_so_far
 from ownpace.engines.process.node.inbox import TICK_S, Inbox
+from ownpace.engines.process.node.long_wait import LongWait
 from ownpace.engines.process.node.receiving import taken
 from ownpace.engines.process.talk.channels import Work, finish
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives, Works
@@ -44,6 +45,7 @@ class NodeSums:
         self._inbox = inbox
         self._settings = settings
         self._groups: dict[str, GroupCollectives] = {}
+        self._long_wait = LongWait(context.clock)
 
     def of(self, group: Group) -> GroupCollectives:
         """The collectives of a group. The first call meets the other members: all of them must make it."""
@@ -147,8 +149,14 @@ class NodeSums:
 
     def wait(self, works: Iterable[Work], group: str) -> None:
         """Wait for collectives. A node that is not needed any more is released from them."""
+        start = self.context.clock.now()
+
+        def tick() -> None:
+            self._inbox.tick()
+            self._long_wait.look(start)
+
         try:
-            finish(works, group, self._inbox.tick)
+            finish(works, group, tick)
         except MachineDied:
             # The hub may have told by now what really happened: that is the better error.
             self._inbox.look(TICK_S)

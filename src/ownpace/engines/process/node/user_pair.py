@@ -47,6 +47,7 @@ class UserPair:
         self.is_scaled = False
         """Whether a GradScaler is about to step."""
         self._before: list[tuple[Optimizer, dict[str, object]]] = []
+        self._recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
 
     def has_optimizer(self, optimizer: Optimizer) -> bool:
         """Whether it is this one, or inside it."""
@@ -129,6 +130,8 @@ class UserPair:
         self.optimizer._step_supports_amp_scaling = AskedByScaler(self)  # type: ignore[attr-defined]
         for inner in nested(self.optimizer)[1:]:
             self._guard(inner)
+        for module in self._recurrent:  # on a GPU, it would move the parameters; many call it in every forward pass
+            vars(module)["flatten_parameters"] = _stay
 
     def _guard(self, inner: Optimizer) -> None:
         """Refuse the step of an optimizer inside: it would move this rank's parameters, and nobody else's."""
@@ -152,7 +155,10 @@ class UserPair:
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
 
     def give_back(self) -> None:
-        """Let the optimizers have their own steps again."""
+        """Let the optimizers have their own steps again; the parameters have memory of their own by now."""
+        for module in self._recurrent:
+            vars(module).pop("flatten_parameters", None)
+            module.flatten_parameters()
         for optimizer, before in self._before:
             for name in _OWN:
                 vars(optimizer).pop(name, None)
@@ -208,6 +214,11 @@ def check_model(model: nn.Module) -> None:
             raise InputError(
                 f"the model is wrapped already: {what} is a {type(module).__name__}; give the module inside to "
                 "fleet.wrap, which does what that would (with Accelerate or Fabric, wrap before they prepare it)"
+            )
+        if isinstance(module, nn.SyncBatchNorm):
+            raise InputError(
+                f"{name or 'the model'} is a SyncBatchNorm, which waits for all ranks at every batch, and a fleet does "
+                "not; leave out convert_sync_batchnorm: after each loop, all have the mean of their statistics"
             )
 
 
@@ -351,6 +362,10 @@ def check_gradient(name: str, gradient: Tensor) -> None:
             f"the gradient of {name} has a graph (create_graph=True), but sums are of plain numbers; leave that out of "
             "backward(); optimizers that need it, such as AdaHessian, cannot be used"
         )
+
+
+def _stay() -> None:
+    """Parameters stay where they are."""
 
 
 def _age(tensor: Tensor) -> int:

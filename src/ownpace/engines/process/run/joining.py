@@ -12,7 +12,7 @@ from ownpace.core.learning.claims import Places
 from ownpace.engines.process.lives.loop_data import LoopData
 from ownpace.engines.process.lives.loop_life import LoopLife
 from ownpace.engines.process.lives.loop_parts import Script
-from ownpace.engines.process.lives.sharing import agree, shared_counter, take_from_servers
+from ownpace.engines.process.lives.sharing import agree, shared_counter, take_from_servers, tell_of_parts
 from ownpace.engines.process.meet.environment import Environment
 from ownpace.engines.process.meet.rendezvous import LOOPBACK, Rendezvous, local_store, meet
 from ownpace.engines.process.node.loop import UserLoop
@@ -195,6 +195,7 @@ class LoopRun:
             self.store.set(interrupted, f"rank {self.rank} got {self._opened.session.orders.stops[0]}")
         self.loop.finish(shared_counter(self.store, f"ended/{self.life.stamp}"))
         agree(self.life.node, self._opened.model)
+        tell_of_parts(self.life.node, self._opened.model, self._opened.user)
         self.interrupted = self.store.get(interrupted).decode() if self.store.check([interrupted]) else ""
         self.data.end_loop(complete=not (self.loop.has_made_its_updates or count_left(0)))
 
