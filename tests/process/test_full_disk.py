@@ -44,3 +44,14 @@ def test_a_full_disk_costs_records_and_neither_the_run_nor_the_model(start, smal
     assert isinstance(omitted, Omitted)
     assert isinstance(end, End)
     assert end.sums.samples == summary["samples"]
+
+
+@pytest.mark.slow
+def test_a_full_disk_that_has_the_temporary_folder_too_does_not_end_the_run(start, small_disk):
+    """At each checkpoint a new generation begins, which counts anew what it takes of the data."""
+    (small_disk / "temporary").mkdir()
+    command = launcher("--epochs", "40", "--checkpoint-every", "10000", fleet="x2")
+    run: Started = start(command, TMPDIR=str(small_disk / "temporary"))
+    assert run.ends() == 6, run.stderr
+    assert "the model is whole" in run.errors[-1]
+    assert json.loads((small_disk / "summary.json").read_text())["samples"] >= 40 * 1437

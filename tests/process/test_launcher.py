@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tests.process.started import FOR_LONG, PATIENCE_S, check_folder, entry, launcher, one_line, until
+from tests.process.started import FOR_LONG, PATIENCE_S, check_folder, entry, importable, launcher, one_line, until
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
@@ -106,12 +108,52 @@ def end_of_run_s(log: Path) -> float:
     return datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
 
 
-def test_no_process_outlives_a_launcher_that_is_killed(start):
-    run = start(launcher("--algorithm", "async", *FOR_LONG))
+TORCHS_OWN = f"torchinductor_{getpass.getuser()}"
+"""What torch leaves in the temporary folder."""
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(start):
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:  # with a short name: sockets lie there
+        run = start(launcher("--algorithm", "async", *FOR_LONG), TMPDIR=temporary)
+        run.until_training()
+        assert len(run.alive()) >= 5  # the launcher, the forkserver, two workers, one server
+        run.process.kill()
+        assert run.ends() == -signal.SIGKILL
+        assert not [path for path in Path(temporary).iterdir() if path.name != TORCHS_OWN]
+
+
+@pytest.mark.slow
+def test_a_temporary_folder_may_have_a_long_name(start, tmp_path):
+    temporary = tmp_path / ("long" * 30)
+    temporary.mkdir()
+    run = start(launcher("--samples", "2000"), TMPDIR=str(temporary))
+    assert run.ends() == 0, run.stderr
+    assert not [path for path in temporary.iterdir() if path.name != TORCHS_OWN]
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_stopped_is_given_nothing_more(start):
+    """A server gives it all that it holds once a second: not taken, that would fill the memory."""
+    task = ("--task", "tests.process.wide:Wide", "--batch-size", "8")
+    run = start(launcher("--algorithm", "async", *task, *FOR_LONG), PYTHONPATH=importable())
     run.until_training()
-    assert len(run.alive()) >= 5  # the launcher, the forkserver, two workers, one server
-    run.process.kill()
-    assert run.ends() == -signal.SIGKILL
+    run.process.send_signal(signal.SIGSTOP)
+    server = run.nodes()[0]
+    before = given_memory(server)
+    time.sleep(6)
+    assert given_memory(server) <= before + 1
+    run.process.send_signal(signal.SIGCONT)
+    run.process.terminate()
+    assert run.ends() == 130
+
+
+def given_memory(pid: int) -> int:
+    """How many pieces of memory a process has open that others can open, too."""
+    found = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just been closed
+            found += str(descriptor.readlink()).startswith("/memfd:ownpace ")
+    return found
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,48 @@ def test_a_child_that_is_killed_is_reported_once_with_its_signal(children):
     assert children.supervisor.deaths(1300) == []
 
 
+@pytest.mark.parametrize("children", ["spawn"], indirect=True)
+def test_a_signal_without_a_name_is_reported_by_its_number(children):
+    pid = children.start(0)
+    children.until_there(0)
+    os.kill(pid, 40)
+    (death,) = children.until_deaths(0)
+    assert str(death).startswith("server-0 was killed by signal 40; ")
+
+
+@pytest.mark.parametrize("children", ["spawn"], indirect=True)
+def test_a_child_that_dies_with_its_order_unread_is_reported_and_not_waited_for(children):
+    """A large model has an order that no pipe holds as a whole; a child reads it when it has imported torch."""
+    layers = Layout.of([(f"layer{number}.weight", torch.Size([4]), False) for number in range(5000)]).layers
+    pid = children.start(0, terms=replace(TERMS, layers=layers))
+    os.kill(pid, signal.SIGKILL)
+    (death,) = children.until_deaths(0)
+    assert "server-0 was killed by SIGKILL" in str(death)
+
+
 def test_a_child_that_ends_too_early_is_reported_with_its_exit_code(children):
     children.start(0, replace(children.rendezvous, store_port=9, timeout_s=0.2))
     (death,) = children.until_deaths(0)
     assert isinstance(death, PeerLost)
     assert str(death) == f"server-0 is gone: it ended with exit code {MachineDied.exit_code}"
+
+
+@pytest.mark.parametrize("children", ["fork"], indirect=True)
+def test_children_outlive_the_server_that_they_were_forked_from(children):
+    pid = children.start(0)
+    children.until_there(0)
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]  # not in its stubs
+    os.kill(server, signal.SIGKILL)
+    until(lambda: not runs(server), "it is gone")
+    assert children.supervisor.deaths() == []
+    other = children.start(1)
+    children.until_there(1)
+    os.kill(pid, signal.SIGKILL)
+    (death,) = children.until_deaths(0)
+    assert death.blame == "server-0"
+    assert runs(other)
+    children.supervisor.end(0.0)
+    assert not runs(other)
 
 
 def test_no_child_is_left_at_the_end(children):

@@ -5,7 +5,8 @@ names         from names to algorithms, tasks and optimizers, and back; `own` fi
 config_file   the description as JSON, and read again
 learning      how a run learns: what its description says, and for the rest what its task does
 place         where a run may be written, so that nothing of the user's is lost
-folder        the files of one run; `waiting_folder`: of one that is about to replace another
+folder        the files of one run, which one process at a time writes (`folder_lock`); `waiting_folder`: of one that is
+              about to replace another
 event_log     its events on their way to the disk
 checkpoints   its checkpoints, and who writes them
 resume        which checkpoint a run goes on from, and what may change

@@ -19,7 +19,8 @@ from ownpace.run.again import write_starter
 from ownpace.run.checkpoints import Checkpoints
 from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import EventLog, Position
-from ownpace.run.place import LOGS, MODEL, SUMMARY, check_run, own_files
+from ownpace.run.folder_lock import FolderLock
+from ownpace.run.place import LOGS, MODEL, SUMMARY, check_run, own_files, remove_unfinished
 from ownpace.run.waiting_folder import WaitingFolder, settle_abandoned
 
 _logger = logging.getLogger(__name__)
@@ -44,12 +45,20 @@ class RunFolder:
         self._replaces = check_run(path, overwrite=overwrite)
         try:
             self._made = _make_folders(path)
-            self._had_logs = (path / LOGS).exists()
-            self._waiting = WaitingFolder(path) if self._replaces else None
-            self._place = path if self._waiting is None else self._waiting.path
-            self._events = EventLog(self._place, events_limit_mb * 1_000_000)
+            self._lock = FolderLock(path)
+            try:
+                self._open(path, events_limit_mb * 1_000_000)
+            except OSError:
+                self._lock.release()
+                raise
         except OSError as error:
             raise InputError(f"the folder {path} cannot be written: {error}; choose another with --out") from None
+
+    def _open(self, path: Path, limit_bytes: int) -> None:
+        self._had_logs = (path / LOGS).exists()
+        self._waiting = WaitingFolder(path) if self._replaces else None
+        self._place = path if self._waiting is None else self._waiting.path
+        self._events = EventLog(self._place, limit_bytes)
 
     def discard(self) -> None:
         """Remove what was written, because nothing could be run."""
@@ -70,6 +79,7 @@ class RunFolder:
             if any(folder.iterdir()):
                 break
             folder.rmdir()
+        self._lock.release()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -79,6 +89,7 @@ class RunFolder:
             self._events.close()
             if kind is not None and self._replaces and not self._has_begun:
                 self.discard()
+            self._lock.release()
 
     def begin(self) -> None:
         """The run has begun: now it takes the place of an earlier one."""
@@ -91,6 +102,7 @@ class RunFolder:
         Checkpoints(self.path).remove()
         for file in own_files(self.path):
             file.unlink()
+        remove_unfinished(self.path)
         self._waiting.move_to(self.path)
         self._place = self.path
 

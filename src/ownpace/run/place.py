@@ -7,6 +7,7 @@ without it they are someone else's, and in the way.
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ COMPARISON = "comparison.json"
 STARTED = "torchrun.json"
 """Which torchrun started the run, if one did."""
 _FILES = (CONFIG, EVENTS, MODEL, SUMMARY, FIGURE, STARTED)
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part")
+"""As `whole_file` calls a file while it is being written."""
 _LARGEST_MARK = 1 << 27
 _ANOTHER = "choose another folder with --out"
 
@@ -43,6 +46,14 @@ def own_files(path: Path) -> list[Path]:
     """The files of the run in a folder, the one that marks it last."""
     names = [name for name in _run_files(path) if name != CONFIG]
     return [path / name for name in (*names, CONFIG) if _mode(path / name) and name != CHECKPOINTS]
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what a process left of such files that was killed while it wrote them; no other process may write now."""
+    for file in path.iterdir():
+        found = _UNFINISHED.fullmatch(file.name)
+        if found and found[1] in _FILES and stat.S_ISREG(_mode(file) or 0):
+            file.unlink(missing_ok=True)
 
 
 def is_run(path: Path) -> bool:

@@ -20,7 +20,8 @@ from ownpace.run.checkpoints import Checkpoints
 from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import EventLog, Position
 from ownpace.run.folder import save_result
-from ownpace.run.place import CHECKPOINTS, SUMMARY, check_run
+from ownpace.run.folder_lock import FolderLock
+from ownpace.run.place import CHECKPOINTS, SUMMARY, check_run, remove_unfinished
 from ownpace.run.resume import Resumption, saved_fields
 from ownpace.run.saved import saved_content
 from ownpace.run.waiting_folder import settle_abandoned
@@ -36,11 +37,6 @@ class ResumedFolder:
 
     def __init__(self, resumption: Resumption, out: Path, *, overwrite: bool, events_limit_mb: int) -> None:
         self._copied = not _same(out, resumption.run)
-        if not self._copied and not resumption.is_newest() and not overwrite:
-            raise InputError(
-                f"{resumption.checkpoint} is not the newest checkpoint of the run, and newer ones would be lost; "
-                "go on in another folder with --out, or add --overwrite"
-            )
         self._from = _copy(resumption, out) if self._copied else resumption
         self.path = self._from.run
         self.checkpoint: Path | None = self._from.checkpoint
@@ -50,6 +46,20 @@ class ResumedFolder:
         self._config: Config | None = None
         self._events: EventLog | None = None
         self._end: End | None = None
+        self._lock = FolderLock(self.path)
+        try:
+            self._check()
+        except InputError:
+            self._lock.release()
+            raise
+
+    def _check(self) -> None:
+        """Raise if the run must not go on in this folder."""
+        if not self._copied and not self._from.is_newest() and not self._overwrite:
+            raise InputError(
+                f"{self._from.checkpoint} is not the newest checkpoint of the run, and newer ones would be lost; "
+                "go on in another folder with --out, or add --overwrite"
+            )
         if not os.access(self.path, os.W_OK):
             raise InputError(f"the folder {self.path} cannot be written; go on in another with --out")
 
@@ -59,6 +69,7 @@ class ResumedFolder:
     def __exit__(self, *details: object) -> None:
         if self._events is not None:
             self._events.close()
+        self._lock.release()
 
     def write_config(self, config: Config) -> None:
         """Save what is run, once it has begun."""
@@ -82,6 +93,7 @@ class ResumedFolder:
                 checkpoints.remove(newer_than=self._from.checkpoint)
             checkpoints.prepare(after=self._from.checkpoint)
             settle_abandoned(self.path)
+            remove_unfinished(self.path)
             self._events = _events(self._from, self._limit_bytes)
             if self._config is not None and saved_fields(self._config) != saved_content(self.path / CONFIG):
                 self._config.save(self.path / CONFIG)

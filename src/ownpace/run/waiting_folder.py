@@ -10,17 +10,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from ownpace.run.config import CONFIG
-from ownpace.run.place import is_run, own_files
+from ownpace.run.folder_lock import FolderLock
+from ownpace.run.place import is_run, own_files, remove_unfinished
 
 _PREFIX = ".new-"
-_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")
-"""As `whole_file` calls a file while it is being written."""
 
 
 class WaitingFolder:
@@ -28,10 +26,8 @@ class WaitingFolder:
 
     def __init__(self, run: Path) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=run))
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         # Where locks cannot be had, nobody gets one later: a folder that is left there stays.
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._lock = FolderLock(self.path)
 
     def move_to(self, run: Path) -> None:
         """The run has begun: its files take their places, the one that marks them last."""
@@ -42,9 +38,7 @@ class WaitingFolder:
 
     def release(self) -> None:
         """This process has no use for it any more."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
 
 
 def settle_abandoned(run: Path) -> None:
@@ -63,18 +57,15 @@ def _settle(run: Path) -> None:
             for file in own_files(folder):
                 if not (run / file.name).exists():  # what somebody has put there since stays
                     file.replace(run / file.name)
-        for file in [*own_files(folder), *_unfinished(folder)]:
+        for file in own_files(folder):
             file.unlink(missing_ok=True)
+        remove_unfinished(folder)
         with contextlib.suppress(OSError):
             folder.rmdir()  # unless something else is in it, which is not ours
 
 
 def _is_marked(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and is_run(folder / CONFIG)
-
-
-def _unfinished(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if _UNFINISHED.fullmatch(path.name) and path.is_file()]
 
 
 def _abandoned(run: Path) -> Iterator[Path]:

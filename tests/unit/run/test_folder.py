@@ -171,13 +171,34 @@ def test_what_a_process_left_that_was_killed_is_removed_and_nothing_else(tmp_pat
     living = RunFolder(tmp_path, overwrite=True)
     living.write_config(SHORT)
     (mine,) = tmp_path.glob(".new-*/mine.txt")
-    execute(SHORT, tmp_path, overwrite=True)
+    with pytest.raises(InputError, match="has not ended: another process writes there"):
+        execute(SHORT, tmp_path, overwrite=True)
     # The one of a process that lives is whole; of the other, what the user has put there.
     left = {path.name: sorted(each.name for each in path.iterdir()) for path in tmp_path.glob(".new-*")}
     assert left.pop(mine.parent.name) == ["mine.txt"]
     assert list(left.values()) == [["config.json", "events.jsonl"]]
     living.discard()
+    execute(SHORT, tmp_path, overwrite=True)
     assert [path.name for path in tmp_path.glob(".new-*")] == [mine.parent.name]
+
+
+def test_what_was_being_written_when_a_process_was_killed_is_removed_with_the_run(tmp_path):
+    execute(SHORT, tmp_path)
+    (tmp_path / ".model.safetensors.0123abcd.part").touch()
+    (tmp_path / ".mine.0123abcd.part").touch()
+    execute(SHORT, tmp_path, overwrite=True)
+    assert set(content(tmp_path)) == {*OURS, ".mine.0123abcd.part"}
+
+
+def test_a_run_that_has_not_ended_cannot_be_replaced(tmp_path):
+    """Its process would go on to write, into files that are not there any more, and over the new ones."""
+    with RunFolder(tmp_path / "run", overwrite=False) as living:
+        living.write_config(SHORT)
+        before = content(tmp_path)
+        with pytest.raises(InputError, match="has not ended: another process writes there; end that first, or choose"):
+            execute(SHORT, tmp_path / "run", overwrite=True)
+        assert content(tmp_path) == before
+    execute(SHORT, tmp_path / "run", overwrite=True)
 
 
 def test_a_folder_can_be_used_after_a_process_was_killed_while_its_files_took_their_places(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from ownpace import Config, InputError, OwnpaceError, execute, train
 from ownpace.run.checkpoints import Checkpoints, samples_of
+from ownpace.run.folder_lock import FolderLock
 from ownpace.run.recording import Result
 from ownpace.run.resume import find_resumption
 
@@ -61,6 +62,20 @@ def test_what_cannot_go_on_is_left_as_it_was(cut_off, tmp_path):
             go_on(cut_off, out, fleet="x2")  # virtual time cannot guess paces
         assert contents(cut_off) == before
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_run_that_has_not_ended_cannot_be_gone_on_with_but_in_a_copy(whole, cut_off, tmp_path):
+    lock = FolderLock(cut_off)
+    before = contents(cut_off)
+    with pytest.raises(InputError, match="has not ended: another process writes there"):
+        go_on(cut_off)
+    go_on(cut_off, tmp_path / "copy")
+    assert contents(cut_off) == before
+    lock.release()
+    (cut_off / ".summary.json.0123abcd.part").touch()
+    go_on(cut_off)
+    assert results(cut_off) == results(tmp_path / "copy") == results(whole)
+    assert not list(cut_off.glob(".*"))
 
 
 def test_in_another_folder_the_first_stays_as_it_was(whole, cut_off, tmp_path):

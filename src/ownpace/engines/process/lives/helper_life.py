@@ -75,6 +75,8 @@ class HelperLife:
         node, now = self.node, time.monotonic()
         if now < self._next_save_s or not isinstance(node, ProcessServer):
             return
+        if node.context.mailbox.keeps_for(HUB):
+            return  # the hub has not taken the last one: if it is stopped, they would fill the memory
         self._counts = NodeCounts.of(node)
         give_state(node, HUB, self.state(node), node.context.generation)
         # Less often where it takes long: the workers wait for it.

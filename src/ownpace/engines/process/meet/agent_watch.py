@@ -66,7 +66,9 @@ class _Ended:
     def within(self, seconds: float) -> bool:
         """Wait for it, this long at most."""
         if self._file >= 0:
-            return bool(select.select([self._file], [], [], seconds)[0])  # readable when it has ended
+            ended = select.poll()  # not select, which takes no file from number 1024 on
+            ended.register(self._file, select.POLLIN)  # readable when it has ended
+            return bool(ended.poll(round(1000 * seconds)))
         time.sleep(seconds)
         return os.getppid() != self._parent
 

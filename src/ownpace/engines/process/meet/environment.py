@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from torch import distributed
 
-from ownpace.core.contract.errors import InputError
+from ownpace.core.contract.errors import InputError, shown
 
 TIMEOUT_S = 120.0
 """How long processes wait for each other at the start: on a busy machine, importing torch alone may take a minute."""
 SILENCE_S = 10.0
 """How long a rank may not answer. It answers without its Python: a busy one does, one that is stopped does not."""
+_MOST_S = 1_000_000
+"""Eleven days: sockets count milliseconds with 31 bits."""
 
 
 _STARTED = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec"}
@@ -108,21 +110,21 @@ def default_timeout_s() -> float:
     """How long to wait for the others at the start, where the caller does not say: OWNPACE_TIMEOUT_S, if it is set.
 
     Raises:
-        InputError: It is not a number of seconds.
+        InputError: It is not a number of seconds, or too large a one.
     """
-    return _seconds("OWNPACE_TIMEOUT_S", TIMEOUT_S)
+    return _seconds("OWNPACE_TIMEOUT_S", TIMEOUT_S, 0.001)
 
 
 def silence_s() -> float:
     """How long a rank may not answer before it counts as gone: OWNPACE_SILENCE_S, if it is set.
 
     Raises:
-        InputError: It is not a number of seconds.
+        InputError: It is not a number of seconds, too small, or too large a one.
     """
-    return _seconds("OWNPACE_SILENCE_S", SILENCE_S)
+    return _seconds("OWNPACE_SILENCE_S", SILENCE_S, 0.1)
 
 
-def _seconds(name: str, default_s: float) -> float:
+def _seconds(name: str, default_s: float, least_s: float) -> float:
     text = os.environ.get(name, "")
     if not text:
         return default_s
@@ -130,6 +132,8 @@ def _seconds(name: str, default_s: float) -> float:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:  # NaN is not, either
-        raise InputError(f"{name} is '{text}'; it must be a number of seconds above 0, such as 300")
+    if not least_s <= seconds <= _MOST_S:  # NaN is not, either
+        raise InputError(
+            f"{name} is {shown(text)}; it must be a number of seconds from {least_s:g} to {_MOST_S:,}, such as 300"
+        )
     return seconds

@@ -13,14 +13,17 @@ import logging
 import multiprocessing
 import os
 import pickle
+import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection as PipeEnd
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -36,6 +39,12 @@ from ownpace.engines.roster import Roster
 
 _MODULE = "ownpace.engines.process.run.node_main"
 _PRELOADED = "ownpace.engines.process.run.preloaded"
+_LONGEST_FOLDER = 70
+"""Bytes: a socket's name has at most 107, and what multiprocessing adds has 33."""
+_GONE_S = 10.0
+"""How long the system may take to end a process that was killed."""
+_NOBODY_TELLS = 255
+"""What multiprocessing makes of a process whose server has been killed."""
 log = logging.getLogger(__name__)
 
 
@@ -86,12 +95,17 @@ class Supervisor:
             # Whoever initializes CUDA before it forks keeps its children from using it, and what torch imports there is
             # up to torch.
             context.set_forkserver_preload([_PRELOADED if is_on_cpu else _MODULE])
-            # Before the first process, which would start the server itself, open to all signals.
-            _start_forkserver()
             self._lifeline = context.Pipe(duplex=False)
+        # Before a process that would start the server itself, open to all signals: the first, or if it was killed.
+        _start_forkserver()
         from ownpace.engines.process.run.node_main import be_forked_node  # it imports this module
 
-        process = start_process(be_forked_node, Parcel(order, _places()), self._lifeline[0], order.name)
+        try:
+            process = start_process(be_forked_node, Parcel(order, _places()), self._lifeline[0], order.name)
+        except (EOFError, ConnectionError) as error:
+            raise MachineDied(
+                f"{order.name} cannot be started: the server that processes are forked from is gone ({error!r})"
+            ) from None
         log.info("forked %s as process %s", order.name, process.pid)
         self._add(order.name, _Forked(process))
 
@@ -101,10 +115,9 @@ class Supervisor:
         data = _places() + pickled(order)
         command = [sys.executable, "-c", f"from {_MODULE} import be_spawned_node; be_spawned_node()"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE)
-        assert process.stdin is not None
         self._add(order.name, _Spawned(process))
-        process.stdin.write(data)
-        process.stdin.flush()  # and left open: its end is the parent's end
+        # Not waited for: a large order is taken when the child has imported torch, or never, if it is killed before.
+        threading.Thread(target=_give, args=(process.stdin, data), name="ownpace-order", daemon=True).start()
         log.info("started %s as process %s", order.name, process.pid)
 
     def _end_before(self, name: str) -> None:
@@ -132,7 +145,7 @@ class Supervisor:
             self._seen_dead.add(name)
             log.info("%s ended with %s", name, code)
             if code < 0:
-                how = f"was killed by {signal.Signals(-code).name}" + (f" after {samples} samples" if samples else "")
+                how = f"was killed by {_name_of(-code)}" + (f" after {samples} samples" if samples else "")
                 errors.append(MachineDied(f"{name} {how}; the others cannot go on without it"))
             else:  # it has told the hub why, if it could
                 errors.append(PeerLost(f"{name} is gone: it ended with exit code {code}"))
@@ -155,18 +168,39 @@ class Supervisor:
 
 
 class _Forked:
+    """The server that it was forked from tells how it ended. If that was killed, the system tells whether it has."""
+
     def __init__(self, process: BaseProcess) -> None:
         self._process = process
+        self._file = -1
+        with contextlib.suppress(AttributeError, OSError):  # another system; it has ended already
+            self._file = os.pidfd_open(process.pid)  # type: ignore[arg-type]  # it has been started
 
     def exit_code(self) -> int | None:
-        return self._process.exitcode
+        code = self._process.exitcode
+        return None if code == _NOBODY_TELLS and not self._has_ended(0.0) else code
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        if self._file < 0:
+            self._process.join(timeout_s)
+            return not self._process.is_alive()
+        ended = select.poll()
+        ended.register(self._file, select.POLLIN)
+        return bool(ended.poll(round(1000 * timeout_s)))
 
     def wait(self, timeout_s: float) -> None:
-        self._process.join(timeout_s)
+        self._has_ended(timeout_s)
 
     def kill(self) -> None:
-        if self._process.is_alive():
-            self._process.kill()
+        if self._file < 0:
+            if self._process.is_alive():
+                self._process.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._file, signal.SIGKILL)
+            self._has_ended(_GONE_S)
+            os.close(self._file)
+            self._file = -1
         self._process.join()
         self._process.close()
 
@@ -190,6 +224,19 @@ class _Spawned:
                 self._process.stdin.close()
 
 
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals, most of which have no name
+        return f"signal {number}"
+
+
+def _give(to: BinaryIO, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # it is gone, which is noticed elsewhere
+        to.write(data)
+        to.flush()  # and left open: its end is the parent's end
+
+
 def _places() -> bytes:
     """Where to import from. It goes first: the order is made of what is found there."""
     return pickle.dumps(sys.path)
@@ -210,10 +257,20 @@ def die_with_parent(read: Callable[[], object]) -> None:
         with contextlib.suppress(EOFError, OSError):
             while read():
                 pass
+        _remove_socket()
         # Not sys.exit, which ends only this thread: the main one may be stuck in a collective.
         os._exit(1)
 
     threading.Thread(target=watch, name="ownpace-lifeline", daemon=True).start()
+
+
+def _remove_socket() -> None:
+    """Where the server listens that this process was forked from: its parent would have removed that at its end."""
+    address = getattr(forkserver._forkserver, "_forkserver_address", None)  # type: ignore[attr-defined]  # no stubs
+    if isinstance(address, str) and not address.startswith("\0"):
+        with contextlib.suppress(OSError):
+            Path(address).unlink()
+            Path(address).parent.rmdir()
 
 
 def _start_forkserver() -> None:
@@ -221,6 +278,26 @@ def _start_forkserver() -> None:
     resource_tracker.ensure_running()  # else the forkserver would start it, and unblock all signals again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
-        forkserver.ensure_running()
+        with _short_folder():
+            forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _short_folder() -> Iterator[None]:
+    """Let sockets of multiprocessing lie elsewhere, where the temporary folder has too long a name for one."""
+    config: dict[str, object] = multiprocessing.current_process()._config
+    usual = config.get("tempdir")
+    if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_FOLDER:
+        yield
+        return
+    for place in ("/tmp", "/var/tmp", "/dev/shm"):
+        with contextlib.suppress(OSError):
+            config["tempdir"] = made = tempfile.mkdtemp(prefix="pymp-", dir=place)
+            util.Finalize(None, shutil.rmtree, args=(made, True), exitpriority=-100)
+            break
+    try:
+        yield
+    finally:
+        config["tempdir"] = usual

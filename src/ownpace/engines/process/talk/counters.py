@@ -26,6 +26,8 @@ _COUNT = struct.Struct("<q")
 _LOG = struct.Struct("<qq")
 """The loop whose claims the log holds, and how many: the first bytes of the file of counts."""
 _CLAIM = struct.Struct("<qii")
+_ROOM = (1 << 16, 1 << 20)
+"""Bytes of both files from the beginning: for 8,190 loops, and 65,536 claims, which end with their generation."""
 _WORD_S = 5.0
 """How long it takes at most until all have heard that a generation is over."""
 _PAUSES_S = (2e-5,) * 50 + (0.001,) * 20 + (0.02,)
@@ -66,7 +68,7 @@ class Counters:
                 mark = os.urandom(16).hex().encode()
                 # Made before the mark is published: the others open them as soon as they can read it.
                 self._names = _names(secret, mark)
-                counts, claims = map(private_files.create, self._names)
+                counts, claims = map(private_files.create, self._names, _ROOM)
                 store.set(scope + _KEY, mark.decode())
             else:
                 mark = read_when_set(store, scope + _KEY, "rank 0", timeout_s, on_wait)
@@ -245,7 +247,6 @@ def _append(counts: int, claims: int, number: int, claim: Claim) -> None:
     current, length = _read(_LOG, counts, 0)
     if current != number:
         # The first claim of a loop: all workers have left the one before, and nobody asks for its claims any more.
-        os.ftruncate(claims, 0)
         length = 0
     os.pwrite(claims, _CLAIM.pack(*claim), length * _CLAIM.size)
     os.pwrite(counts, _LOG.pack(number, length + 1), 0)

@@ -24,8 +24,8 @@ from ownpace.engines.process.talk.shared_slots import Board
 
 EVENTS = 64
 """Of each kind; no more sums are in use at a time."""
-_STUCK_S = 5.0
-"""No batch takes longer on a GPU that processes share, once it is queued."""
+_STUCK_S = 30.0
+"""No update takes longer on a GPU that processes share, once it is queued."""
 
 
 def kind_of(device: torch.device) -> str:

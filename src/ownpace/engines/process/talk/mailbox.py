@@ -148,6 +148,11 @@ class Mailbox:
         """Keep memory that is given to a node until it has taken it, or is gone."""
         self._given.setdefault(to, []).append(memory)
 
+    def keeps_for(self, to: str) -> bool:
+        """Whether a node has still to take memory that is given to it."""
+        self._let_go()
+        return to in self._given
+
     def _let_go(self) -> None:
         """Let go of memory that has been taken."""
         for name, given in list(self._given.items()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -42,6 +43,25 @@ def test_who_is_gone_is_noticed_and_who_stays_is_not():
     child.wait()
     AgentWatch(gone.clear, None).close()
     assert gone.is_set()
+
+
+def test_it_is_noticed_by_who_has_many_files_open():
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 1200:
+        pytest.skip("a process may not open so many files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before, 1200), most))
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    child, gone = subprocess.Popen(["sleep", "1000"]), threading.Event()
+    watch = AgentWatch(gone.set, child.pid, grace_s=1000)
+    try:
+        child.kill()
+        assert gone.wait(60)
+    finally:
+        watch.close()
+        child.wait()
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
 
 
 @pytest.mark.parametrize("leaves", [True, False])

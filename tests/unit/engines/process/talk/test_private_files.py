@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.limits import largest_file
 
 from ownpace.core.contract.errors import InputError
 from ownpace.engines.process.talk import private_files
@@ -108,3 +112,41 @@ def test_a_folder_that_is_removed_meanwhile_is_made_again(monkeypatch):
     monkeypatch.setattr(private_files, "folder", removed_at_first)
     os.close(create("first"))
     assert len(made) > 2
+
+
+@pytest.fixture
+def full_disk(tmp_path, monkeypatch) -> Iterator[None]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only root can make a small disk")
+    monkeypatch.setattr("tempfile.tempdir", str(disk))
+    with suppress(OSError), (disk / "large").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    yield
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_where_the_disk_is_full_a_file_is_in_memory():
+    file = create("first", 1 << 16)
+    try:
+        os.pwrite(file, b"hello", 60_000)
+        other = open_existing("first")
+        assert os.pread(other, 5, 60_000) == b"hello"
+        os.close(other)
+    finally:
+        remove("first")
+        os.close(file)
+    with pytest.raises(FileNotFoundError):
+        open_existing("first")
+    assert not (Path("/dev/shm") / folder().name).exists()
+
+
+def test_where_no_file_may_be_so_large_it_begins_empty():
+    with largest_file(1000):
+        file = create("first", 1 << 16)
+    assert os.fstat(file).st_size == 0
+    os.close(file)
