@@ -21,6 +21,9 @@ from ownpace.drop_in.replayed import Replayed
 from ownpace.drop_in.rows import rows_of
 from ownpace.engines.process.node.batch_source import BatchSource
 
+_OF_LOADER_ALONE = ("num_workers", "pin_memory", "generator")
+"""What a DataLoader does for batches besides asking for them; from a generator of the script's it draws a seed."""
+
 
 class Member(NamedTuple):
     """This worker's place in the fleet as it was started, and the fleet's seed: what a sample is does not depend on who
@@ -73,6 +76,8 @@ class MapFeed:
         if rows is not None:
             options["collate_fn"] = as_it_is
         self._loader = make_loader(data.dataset if rows is None else rows, batch_sampler=self._relay, **options)
+        # For rows, a DataLoader in between takes longer than they do, and does nothing else for them.
+        self._rows = None if any(map(data.loader.get, _OF_LOADER_ALONE)) else rows
 
     def order(self, number: int) -> Order:
         data, (rank, num_workers, seed) = self._data, self._member
@@ -94,6 +99,8 @@ class MapFeed:
         return iter(self._data.sampler)
 
     def batches(self, source: BatchSource, number: int) -> Iterator[Any]:
+        if self._rows is not None:
+            return map(self._rows.__getitems__, source)
         self._relay.source = source
         self._generator.manual_seed(seed_for(self._member.seed, Purpose.LOOP_WORKERS, number, self._member.rank))
         return iter(self._loader)

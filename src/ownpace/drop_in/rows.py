@@ -24,11 +24,16 @@ class Rows(Dataset[Any]):
         if self._indices is not None:
             chosen = self._indices[chosen]
         if isinstance(self._whole, Tensor):
-            return self._whole[chosen]
-        return [tensor[chosen] for tensor in self._whole.tensors]
+            return _picked(self._whole, chosen)
+        return [_picked(tensor, chosen) for tensor in self._whole.tensors]
 
     def __getitem__(self, place: int) -> Any:
         raise AssertionError("whole batches are asked for")
+
+
+def _picked(tensor: Tensor, chosen: Tensor) -> Tensor:
+    # Not by indexing, which keeps another order in memory where the data has one: putting samples together does not.
+    return tensor.index_select(0, chosen.to(tensor.device))
 
 
 def rows_of(data: Data) -> Rows | None:
@@ -41,6 +46,8 @@ def rows_of(data: Data) -> Rows | None:
     if type(whole) is Subset:
         indices = torch.tensor([*whole.indices], dtype=torch.int64)
         whole = whole.dataset
+        if (indices < 0).any():  # from the end
+            return None
     if type(whole) is TensorDataset or (type(whole) is Tensor and whole.layout is torch.strided):
         return Rows(whole, indices)
     return None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.unit.drop_in.a_fleet import AFleet
 from torch import Tensor
-from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from ownpace.drop_in.data import Asked, read_data
 from ownpace.drop_in.rows import rows_of
@@ -21,6 +21,11 @@ DATA: dict[str, Any] = {
     "numbers": Y,
     "subset": Subset(TensorDataset(X, Y), [3, 1, 19, 7, 7]),
     "subset of a tensor": Subset(X, torch.tensor([3, 1, 19])),  # type: ignore[arg-type]
+    "pictures": TensorDataset(torch.arange(720.0).reshape(20, 3, 4, 3)),
+    "channels last": TensorDataset(torch.arange(720.0).reshape(20, 3, 4, 3).to(memory_format=torch.channels_last)),
+    "columns": TensorDataset(X.T.contiguous().T, Y),
+    "one number for all": TensorDataset(torch.zeros(1, 3).expand(20, 3)),
+    "half precision": TensorDataset(X.bfloat16(), X.bool(), X.to(torch.uint16), X.to(torch.complex64)),
 }
 
 
@@ -39,7 +44,9 @@ class Single(Dataset[Any]):
 
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+        return (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride()) and torch.equal(
+            one, other
+        )
     return type(one) is type(other) and all(map(same, one, other))
 
 
@@ -67,3 +74,11 @@ def test_other_ways_to_make_a_batch_are_left_alone():
     assert asked(sampler=[3, 1]) is None
     assert asked(Augmented(X)) is None
     assert asked(list(X)) is None
+    assert asked(Subset(DATA["data set"], [3, -1])) is None
+
+
+def test_a_generator_of_the_scripts_is_drawn_from_as_a_loader_does():
+    mine, alone = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    AFleet(4).deal(DATA["data set"], generator=mine)
+    iter(DataLoader(DATA["data set"], generator=alone))
+    assert torch.equal(mine.get_state(), alone.get_state())

@@ -223,5 +223,5 @@ def _peek_sgd(group: dict[str, Any], part: FlatRange, ahead: Tensor) -> None:
     if group["weight_decay"]:
         moves = moves.add(part.whole, alpha=group["weight_decay"])
     if group["momentum"] and buffer is not None:  # before the first step there is none
-        moves = (buffer * group["momentum"]).add_(moves)
+        moves = torch.mul(buffer, group["momentum"], out=ahead).add_(moves)
     torch.add(part.whole, moves, alpha=-group["lr"], out=ahead)

@@ -323,6 +323,7 @@ class UserLoop:
     def _go_on(self) -> None:
         """Run the algorithm until it wants a gradient, or ends."""
         assert self._coroutine is not None
+        self._user.script_waits()
         try:
             self._coroutine.send(None)
         except StopIteration:
@@ -335,6 +336,8 @@ class UserLoop:
             self._coroutine = None
             self.has_failed = True
             raise
+        finally:
+            self._user.script_goes_on()
 
     def tell_to_stop(self) -> None:
         """Come to an end, and let the others know with what is sent next."""

@@ -49,6 +49,9 @@ class UserParameters:
             else:
                 self._narrow.append((parameter, view))
         self._spare = SpareMemory(self.layout.size, self.values)
+        self._is_alone = False
+        self._same: Tensor | None = None
+        self._flat: set[int] = set()
         self._spans = self._make_spans()
         self._settings = GroupSettings(with_groups(pairs))
         # In the same memory at every step: the gradients that the optimizers see are views of it.
@@ -133,9 +136,9 @@ class UserParameters:
         for name, gradient in zip(mine.names, gradients, strict=True):
             if gradient is None:
                 partial = True
-            else:
+            elif gradient.requires_grad or gradient.layout is not torch.strided:  # of most layers no call is needed
                 check_gradient(name, gradient)
-        put_sums(self._zero, gradients, samples, total[span], self.layout.layers[layers])
+        put_sums(self._zero, gradients, samples, self.part(total, pair), self.layout.layers[layers])
         return total, partial
 
     def clip(self, total: Tensor, pair: int, samples: int = 1) -> None:
@@ -146,8 +149,32 @@ class UserParameters:
             if norm > most:
                 total *= most / norm
 
+    def script_waits(self) -> None:
+        """From now on nothing writes to the vector, or to the optimizers, but what is called here.
+
+        So one copy serves, and one look at the optimizers, as long as things stay as they are. While a script has the
+        word it may write to anything, and nothing would show that.
+        """
+        self._is_alone = True
+
+    def script_goes_on(self) -> None:
+        """That is over."""
+        self._is_alone, self._same = False, None
+        self._flat.clear()
+
     def snapshot(self) -> Tensor:
+        if self._same is not None:
+            return self._same
+        copied = self._copied()
+        self._know(copied)
+        return copied
+
+    def _copied(self) -> Tensor:
         return self._spare.take().copy_(self.values)
+
+    def _know(self, same: Tensor | None) -> None:
+        """These are the numbers that the vector has now, never to change again; None: it is about to have others."""
+        self._same = same if self._is_alone else None
 
     def step(
         self,
@@ -159,6 +186,7 @@ class UserParameters:
         same_bits: SameBits = "everywhere",
     ) -> None:
         assert memory == 0, "a user's optimizer has one state"
+        self._know(None)
         self._make_means(gradient)
         # An optimizer whose model has learnt nothing must not even count a step.
         learning = [number for number in range(len(self.pairs)) if gradient.samples_of(number)]
@@ -179,7 +207,14 @@ class UserParameters:
 
     def _are_flat(self, number: int, gradient: Gradient) -> bool:
         """Whether an optimizer can step with this over ranges of the vector."""
-        return not (gradient.partial or self._narrow) and self._flat_steps[number].are_possible()
+        if gradient.partial or self._narrow:
+            return False
+        if number in self._flat:
+            return True
+        are_possible = self._flat_steps[number].are_possible()
+        if are_possible and self._is_alone:
+            self._flat.add(number)
+        return are_possible
 
     def _step_by_layer(self, gradient: Gradient, numbers: Sequence[int]) -> None:
         """Let optimizers make their own steps."""
@@ -192,6 +227,8 @@ class UserParameters:
             # The user's own again, as after a step in a plain loop.
             for parameter, gradient_ in zip(self.parameters, own, strict=True):
                 parameter.grad = gradient_
+            self._flat.clear()
+            self._know(None)  # hooks of the script may have written, too
         for parameter, view in self._narrow:
             view.copy_(parameter.detach())
 
@@ -233,7 +270,7 @@ class UserParameters:
             return self._peek_by_layer(gradient, learning)
 
     def _peek_flat(self, numbers: Sequence[int]) -> Tensor:
-        ahead = self._spare.take() if len(numbers) == len(self.pairs) else self.snapshot()
+        ahead = self._spare.take() if len(numbers) == len(self.pairs) else self._copied()
         for number in numbers:
             self._flat_steps[number].peek(ahead)
         return ahead
@@ -242,7 +279,7 @@ class UserParameters:
         try:
             with no_trace([pair.optimizer for pair in self.pairs], self.values):
                 self._step_by_layer(gradient, numbers)
-                return self.snapshot()
+                return self._copied()  # of what is undone at once
         finally:
             self._to_narrow()
 
@@ -251,11 +288,14 @@ class UserParameters:
 
     def place(self, values: Tensor, shard: Shard) -> None:
         self.values[shard.start : shard.stop] = values
+        self._know(None)
         self._written()
 
     def overwrite(self, values: Tensor) -> None:
         if values is not self.values:
             self.values.copy_(values)
+        # Where there are narrow parameters, the vector has what they were rounded to.
+        self._know(None if values is self.values or self._narrow else values)
         self._written()
 
     def _written(self) -> None:
