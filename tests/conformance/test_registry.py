@@ -6,6 +6,7 @@ An invariant that an algorithm breaks by its nature is named above the tests, wi
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 from typing import Any
 
@@ -123,6 +124,26 @@ def traits(case):
 @pytest.mark.parametrize("check", CHECKS)
 def test_conforms(check, case):
     check_algorithm(make(case), only=check, **traits(case))
+
+
+@every_algorithm
+def test_a_longer_run_leaves_no_more_reference_cycles(name):
+    """Where only time is simulated nobody looks for them, and each would keep a gradient, or a sum, to the end."""
+
+    def cycles(samples):
+        simulate(make(name), samples=samples, timing_only=True, detail=False)
+        return gc.collect()
+
+    was_on = gc.isenabled()
+    gc.disable()
+    gc.freeze()  # what is there already need not be looked through
+    try:
+        cycles(400)
+        assert cycles(2400) < cycles(400) + 50
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()
 
 
 @pytest.mark.parametrize("name", sorted(ASYNCHRONOUS))

@@ -120,7 +120,9 @@ class VirtualGradient(JoinedLater, Gradient, Due):
         if simulation.detail:
             simulation.emit(events.Compute(self.begun_s, now, worker.address.name, self.computed, self.versions[0]))
         if self.then is not None:
-            self.then()
+            # Let go of first: it leads to the collective, and from there back to this gradient.
+            then, self.then = self.then, None
+            then()
 
     def __await__(self) -> Generator[Due, None, Gradient]:
         if not self.done:
