@@ -26,6 +26,7 @@ class FollowedSchedule:
         self.scheduler = scheduler
         self._position = position
         self._taken = position()
+        self._with_an_end = [one for one in parts_of(scheduler) if isinstance(one, OneCycleLR)]
         self._class = type(scheduler)
         # Another class, not another attribute: a scheduler's attributes are its state_dict.
         bases = _StepsOfScriptIgnored, self._class
@@ -33,9 +34,10 @@ class FollowedSchedule:
 
     def go_on(self) -> None:
         """Step the scheduler to where the fleet is."""
-        while self._taken < self._position():
+        position = self._position()
+        while self._taken < position:
             self._taken += 1
-            if not any(has_ended(one) for one in parts_of(self.scheduler)):
+            if not any(map(has_ended, self._with_an_end)):
                 # What torch looks for, to warn of a scheduler that goes on before its optimizer does. This rank may not
                 # have called `optimizer.step()` yet, where others have made updates.
                 self.scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -108,9 +110,9 @@ def parts_of(scheduler: LRScheduler) -> Iterator[LRScheduler]:
         yield from parts_of(part)
 
 
-def has_ended(scheduler: LRScheduler) -> bool:
+def has_ended(scheduler: OneCycleLR) -> bool:
     """Whether another step would lead beyond a schedule that has an end: OneCycleLR raises there."""
-    return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch + 1 >= scheduler.total_steps
+    return scheduler.last_epoch + 1 >= scheduler.total_steps
 
 
 def warn_of_too_long(scheduler: LRScheduler, num_workers: int) -> None:

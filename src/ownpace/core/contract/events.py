@@ -229,13 +229,15 @@ def to_line(event: Event) -> str:
     >>> to_line(Wait(1.0, 1.5, "worker-0", "all-reduce"))
     '{"kind":"wait","t":1.0,"until":1.5,"who":"worker-0","what":"all-reduce"}'
     """
-    record = {"kind": event.kind, **dataclasses.asdict(event)}
-    if record.get("code", "") is None:  # left out, so that files of finished runs are what they were before codes
-        del record["code"]
-    if isinstance(event, End) and event.sums.rounded_apart is None:  # the same
-        del record["sums"]["rounded_apart"], record["sums"]["rounded_apart_max"]
-    # NaN is not JSON: other readers than Python would refuse the file.
-    return json.dumps(record, separators=(",", ":"), allow_nan=False)
+    if isinstance(event, End):
+        record = dataclasses.asdict(event)
+        if event.code is None:  # left out, so that files of finished runs are what they were before codes
+            del record["code"]
+        if event.sums.rounded_apart is None:  # the same
+            del record["sums"]["rounded_apart"], record["sums"]["rounded_apart_max"]
+    else:  # nothing in it is an object of its own: `asdict` would copy each number
+        record = {name: getattr(event, name) for name in event.__slots__}
+    return _encode({"kind": event.kind, **record})
 
 
 def from_line(line: str) -> Event:
@@ -277,3 +279,5 @@ def _refuse(constant: str) -> float:
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse)
+# NaN is not JSON: other readers than Python would refuse the file.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode

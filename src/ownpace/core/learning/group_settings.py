@@ -8,7 +8,6 @@ what the step itself changes is found out by comparing, and is the optimizer's o
 from __future__ import annotations
 
 import numbers
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -18,6 +17,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ownpace.core.contract.errors import InputError
+
+_UNCHANGING = (float, int, bool)
+"""The same object has the same number."""
 
 
 class _Place(NamedTuple):
@@ -38,7 +40,7 @@ class GroupSettings:
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
         self._places: list[_Place] | None = None
-        self._where: list[tuple[int, str]] = []
+        self._keys: list[str] = []
         # What was found at the latest look, and the numbers in it: mostly nothing has changed since.
         self._found: list[object] = []
         self._tensors: list[tuple[int, Tensor]] = []
@@ -57,8 +59,8 @@ class GroupSettings:
         if self._places is None:
             self._places = _places(groups)
             self._numbers = (0.0,) * (self._places[-1].stop if self._places else 0)
-            self._where = [(place.group, place.key) for place in self._places]
-        found = [groups[number].get(key) for number, key in self._where]
+            self._keys = [place.key for place in self._places]
+        found = list(map(dict.get, [groups[place.group] for place in self._places], self._keys))
         if list in map(type, found):
             # A list may be written to without becoming another object; what is compared must not.
             return [tuple(value) if isinstance(value, list) else value for value in found]
@@ -79,7 +81,7 @@ class GroupSettings:
         taken = list(self._numbers)
         known = self._found or [None] * len(found)
         for place, value, was in zip(self._places or (), found, known, strict=True):
-            if value is was and type(value) is float:
+            if value is was and type(value) in _UNCHANGING:
                 continue
             parts = _numbers(value)
             if len(parts) != place.stop - place.start:
@@ -94,7 +96,8 @@ class GroupSettings:
 
     def _remember(self, found: list[object]) -> None:
         self._found = found
-        self._tensors = [(index, tensor) for index, value in enumerate(found) for tensor in _tensors(value)]
+        others = [(index, value) for index, value in enumerate(found) if type(value) not in _UNCHANGING]
+        self._tensors = [(index, tensor) for index, value in others for tensor in _tensors(value)]
         self._versions = self._versions_now()
 
     def are(self, agreed: Sequence[float], lr_factor: float) -> bool:
@@ -169,7 +172,7 @@ class GroupSettings:
         places = self._places or []
         kept = [index for index, place in enumerate(places) if place.key not in written]
         self._places = [places[index] for index in kept]
-        self._where = [(place.group, place.key) for place in self._places]
+        self._keys = [place.key for place in self._places]
         self._remember([self._found[index] for index in kept])
 
     def difference(self, mine: Sequence[float], of_first: Sequence[float]) -> str:
@@ -209,6 +212,8 @@ def _places(groups: Sequence[Mapping[str, object]]) -> list[_Place]:
 
 def _numbers(value: object) -> list[float]:
     """The numbers in a setting; none, if it is something else."""
+    if type(value) in _UNCHANGING:  # most of them
+        return [_number(value)]
     if isinstance(value, tuple | list):  # some hold numbers and None, as Adafactor's eps
         return [_number(part) for part in value if _is_number(part)]
     return [_number(value)] if _is_number(value) else []
@@ -245,4 +250,4 @@ def _set(value: object, wanted: Sequence[float]) -> object:
 
 
 def _differ(some: list[object], others: list[object]) -> bool:
-    return len(some) != len(others) or any(map(operator.is_not, some, others))
+    return [*map(id, some)] != [*map(id, others)]

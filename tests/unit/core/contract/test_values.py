@@ -153,3 +153,8 @@ def test_a_message_of_another_kind_names_its_sender(wanted: str) -> None:
 def test_bytes_are_those_of_the_values() -> None:
     values: Tensor = torch.zeros(5, dtype=torch.float64)
     assert Parameters(values, 0, WHOLE).nbytes == Gradient(values, 1, (0,)).nbytes == 40
+
+
+def test_what_goes_with_a_gradient_does_not_keep_its_numbers_in_memory() -> None:
+    bare = gradient(4).without_numbers()
+    assert (bare.samples, bare.nbytes, bare.total.untyped_storage().nbytes()) == (4, 0, 0)

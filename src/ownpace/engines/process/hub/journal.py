@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 
 from ownpace.core.contract import events
@@ -18,6 +19,8 @@ from ownpace.engines.process.talk.regrouping import RegroupPlan
 from ownpace.engines.roster import Roster
 
 _PROGRESS_EVERY_S = 0.1
+_MOST_SPANS = 512
+"""Of each node: it is known only later at which moment the budget was spent, and what was in flight then."""
 log = logging.getLogger(__name__)
 
 
@@ -27,6 +30,8 @@ class NodeRecord:
 
     totals: UpdateTotals = field(default_factory=UpdateTotals)
     work: WorkDone = field(default_factory=WorkDone)
+    spans: deque[list[float]] = field(default_factory=lambda: deque(maxlen=_MOST_SPANS))
+    """Start and end of the latest computations."""
     now_s: float = 0.0
     hello: Hello | None = None
     """What a worker has said that it trains."""
@@ -105,6 +110,7 @@ class Journal:
         read = [_event(line) for line in report.events]
         node = self.nodes[name]
         node.totals, node.work, node.now_s = report.totals, report.work, report.now_s
+        node.spans.extend(report.work.spans)
         for event in read:
             self._relay(event)
 
@@ -150,8 +156,7 @@ class Journal:
         totals = self.totals
         # Closed totals know when the budget was spent; a run that ended early counts up to now.
         seconds = totals.t if totals.closed or is_done else now if totals.updates else 0.0
-        workers = {name: node.work for name, node in self.nodes.items() if name in self._workers}
-        tallies = {name: _tally(work, seconds) for name, work in workers.items()}
+        tallies = {name: _tally(node, seconds) for name, node in self.nodes.items() if name in self._workers}
         sums = sums_of(totals, seconds, self._limit(seconds), tallies, self.replicas.are_identical)
         if self.apart.times and error is None:
             log.warning("%s", self.apart)
@@ -175,7 +180,7 @@ def _event(line: str) -> events.Event:
     return event
 
 
-def _tally(work: WorkDone, seconds: float) -> events.Tally:
+def _tally(node: NodeRecord, seconds: float) -> events.Tally:
     """What a worker had done by that time: what it computed later was in flight."""
-    late_s = sum(end - max(start, seconds) for start, end in work.spans if end > seconds)
+    work, late_s = node.work, sum(end - max(start, seconds) for start, end in node.spans if end > seconds)
     return events.Tally(work.samples, max(0.0, work.compute_s - late_s), work.load_s)

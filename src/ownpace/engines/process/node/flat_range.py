@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 
 import torch
@@ -33,28 +32,20 @@ class FlatRange:
         self._sizes = [layer.stop - layer.start for layer in layers]
         self._views: dict[str, list[Tensor]] = {}
         self._counts: dict[str, tuple[Tensor, int]] = {}
-        self._entries: list[Entry | None] = [None for _ in layers]
 
     @property
     def shown(self) -> list[Tensor]:
         """The layers' states."""
         return [view for views in self._views.values() for view in views]
 
-    def is_still_in(self, state: dict[Tensor, Entry]) -> bool:
-        """Whether the layers' states are those that were shown, and nothing has changed their counts."""
-        entries = list(map(state.get, self._parameters))
-        if not all(map(operator.is_, entries, self._entries)):
-            return False
+    def has_its_counts(self) -> bool:
+        """Whether the layers' counts are those that were shown."""
         # Numbers that are changed in place are the ranges' own. Counts are not, as each layer has one.
-        return all(
-            all(map(operator.is_, [entry and entry.get(key) for entry in entries], views))
-            for key, views in self._views.items()
-        ) and all(counts._version == version for counts, version in self._counts.values())
+        return all(counts._version == version for counts, version in self._counts.values())
 
     def take(self, state: dict[Tensor, Entry]) -> None:
         """Take over the layers' states."""
-        self._entries = list(map(state.get, self._parameters))
-        entries = [entry or {} for entry in self._entries]
+        entries = [state.get(parameter) or {} for parameter in self._parameters]
         for key in entries[0]:
             parts: list[Tensor] = [entry[key] for entry in entries]  # type: ignore[misc]  # `_kind` has looked
             if key in _COUNTS:
@@ -64,18 +55,18 @@ class FlatRange:
                 self.state[key] = torch.cat([layer.flatten(part) for layer, part in pairs])
         self.show(state)
 
-    def show(self, state: dict[Tensor, Entry]) -> None:
-        """Let the layers have what the range has."""
+    def show(self, state: dict[Tensor, Entry]) -> bool:
+        """Let the layers have what the range has; returns whether there is something that they had not before."""
         new = [key for key in self.state if key not in self._views]
         for key in new:  # at the first step, or when momentum is turned on later
             self._views[key] = self._make_views(key)
         if new:
             for index, parameter in enumerate(self._parameters):
-                entry = self._entries[index] = state[parameter]
-                entry.update({key: views[index] for key, views in self._views.items()})
+                state[parameter].update({key: views[index] for key, views in self._views.items()})
         for key, (counts, _) in self._counts.items():
             counts.fill_(self.state[key])
             self._counts[key] = counts, counts._version
+        return bool(new)
 
     def _make_views(self, key: str) -> list[Tensor]:
         value = self.state[key]

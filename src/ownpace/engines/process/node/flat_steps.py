@@ -14,7 +14,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ownpace.core.learning.layout import Layer
 from ownpace.core.learning.optimizer import ELEMENTWISE
+from ownpace.core.learning.optimizer_state import Entry
 from ownpace.engines.process.node.flat_range import FlatRange, kind_of
 
 Step = Callable[[Optimizer], object]
@@ -75,13 +76,15 @@ class FlatSteps:
         self._double: Optimizer | None = None
         self._ranges: list[FlatRange] = []
         self._groups: list[object] = []
+        self._entries: list[Entry] = []
+        self._states: list[object] = []
         self._wholes: list[list[Tensor]] = []
         self._hook: RemovableHandle | None = None
 
     def are_possible(self) -> bool:
         """Whether the next step may be made so."""
         optimizer = self._optimizer
-        if self._step is None or any(group.get(key) for group in optimizer.param_groups for key in _OTHER_BITS):
+        if self._step is None or any(any(map(group.get, _OTHER_BITS)) for group in optimizer.param_groups):
             return False
         before, after = torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks
         # A fleet's own looks only at other optimizers.
@@ -92,16 +95,19 @@ class FlatSteps:
 
     def _are_still_there(self) -> bool:
         """Whether groups and states are those that the ranges were made of."""
-        groups, state = self._optimizer.param_groups, self._optimizer.state
+        groups, entries = self._optimizer.param_groups, [*self._optimizer.state.values()]
         return (
-            len(groups) == len(self._groups)
-            and all(map(operator.is_, [group["params"] for group in groups], self._groups))
-            and all(each.is_still_in(state) for each in self._ranges)
+            _are([group["params"] for group in groups], self._groups)
+            and _are(entries, self._entries)
+            and _are(_states_in(entries), self._states)
+            and all(map(FlatRange.has_its_counts, self._ranges))
         )
 
     def _take_over(self) -> bool:
         """Make ranges of what the optimizer has now; False: it has something else than is known."""
         optimizer, found = self._optimizer, []
+        if not all(isinstance(entry, dict) for entry in optimizer.state.values()):
+            return False
         groups = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         for layer, parameter in zip(self._layers, self._parameters, strict=True):
             kind = kind_of(optimizer.state.get(parameter) or {}, layer, self._values)
@@ -120,15 +126,21 @@ class FlatSteps:
             each.take(optimizer.state)
             self._double.state[each.whole] = each.state
         self._groups = [group["params"] for group in optimizer.param_groups]
+        self._remember()
         self._wholes = [[each.whole for each in self._ranges if each.group == n] for n in range(len(self._groups))]
         return True
+
+    def _remember(self) -> None:
+        self._entries = [*self._optimizer.state.values()]
+        self._states = _states_in(self._entries)
 
     def step(self) -> None:
         """Make a step with the mean gradient, which is there; after `are_possible` only."""
         if not self._is_plain_sgd() or not self._step_sgd():
             self._make()
-        for each in self._ranges:
-            each.show(self._optimizer.state)
+        are_new = [each.show(self._optimizer.state) for each in self._ranges]
+        if any(are_new):
+            self._remember()
 
     def peek(self, ahead: Tensor) -> None:
         """Write to a vector what a step would make of the parameters; after `are_possible` only."""
@@ -196,6 +208,15 @@ class FlatSteps:
         if self._hook is not None:
             self._hook.remove()
             self._hook = self._double = None
+
+
+def _are(found: Sequence[object], known: Sequence[object]) -> bool:
+    """Whether these are the very same objects."""
+    return [*map(id, found)] == [*map(id, known)]
+
+
+def _states_in(entries: Sequence[Entry]) -> list[object]:
+    return [*chain.from_iterable(map(dict.values, entries))]
 
 
 def _is_unusual(group: dict[str, object]) -> bool:

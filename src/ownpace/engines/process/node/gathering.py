@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ownpace.core.learning.layout import Layer
-
 _SMALL = 1 << 16
-"""Numbers. For layers of that size on average, calls cost more than another pass over the memory."""
+"""Numbers. For layers of that size on average, calls cost more than another pass over the memory; on a GPU always."""
 
 
 def put_sum(zero: Tensor, mean: Tensor | None, samples: int, out: Tensor) -> None:
@@ -31,19 +29,15 @@ def put_sum(zero: Tensor, mean: Tensor | None, samples: int, out: Tensor) -> Non
         out.mul_(samples).add_(0.0)
 
 
-def put_sums(zero: Tensor, means: Sequence[Tensor | None], samples: int, out: Tensor, layers: Sequence[Layer]) -> None:
-    """The same of several layers, side by side in `out`."""
+def put_sums(zero: Tensor, means: Sequence[Tensor | None], samples: int, out: Tensor, views: list[Tensor]) -> None:
+    """The same of several layers, side by side in `out`, of which `views` are views."""
     there = [mean for mean in means if mean is not None and mean.dtype == out.dtype]
-    is_usual = len(there) == len(means) and not any(layer.channels_last for layer in layers)
-    if is_usual and len(out) <= _SMALL * len(layers):
-        torch.cat([mean.reshape(-1) for mean in there], out=out)
-        torch.add(zero, out, alpha=samples, out=out)
+    if len(there) < len(means) or not (out.is_cuda or out.numel() <= _SMALL * len(means)):
+        for mean, view in zip(means, views, strict=True):
+            put_sum(zero, mean, samples, view)
         return
-    parts = out.split_with_sizes([layer.stop - layer.start for layer in layers])
-    views = [layer.view(part) for layer, part in zip(layers, parts, strict=True)]
-    if out.is_cuda and len(there) == len(means):  # there, starting many calls takes longest
-        torch._foreach_copy_(views, there)
+    torch._foreach_copy_(views, there)
+    if out.is_cuda:
         out.mul_(samples).add_(0.0)
-        return
-    for mean, view in zip(means, views, strict=True):
-        put_sum(zero, mean, samples, view)
+    else:
+        torch.add(zero, out, alpha=samples, out=out)

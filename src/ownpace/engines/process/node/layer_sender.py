@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.layout import Layout
 from ownpace.engines.process.node.gathering import put_sum
-from ownpace.engines.process.node.user_pair import check_gradient
+from ownpace.engines.process.node.user_pair import check_gradients
 from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -119,7 +119,7 @@ class LayerSender:
         assert gradient is not None
         if index in self._seen:
             raise no_overlap("backward was called twice before optimizer.step")
-        check_gradient(self._layout.layers[index].name, gradient)
+        check_gradients([self._layout.layers[index].name], [gradient])
         put_sum(self._zero, gradient, self._samples, self._views[index])
         exactly = self._turn is None or (index - self._turn) % self._turns == 0
         self._seen[index] = Seen(gradient, exactly=exactly)

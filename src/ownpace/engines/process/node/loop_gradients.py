@@ -41,8 +41,7 @@ class LoopGradient:
 class LoopSum:
     """A sum that begins when the user's loop has brought this worker's gradient."""
 
-    def __init__(self, asked: LoopGradient, group: Group) -> None:
-        self._asked = asked
+    def __init__(self, group: Group) -> None:
         self.group = group
         self.begun: Pending[Gradient] | None = None
 
@@ -51,8 +50,8 @@ class LoopSum:
         return self.begun is not None and self.begun.done
 
     def __await__(self) -> Generator[object, None, Gradient]:
-        yield from self._asked.__await__()
-        assert self.begun is not None
+        while self.begun is None:
+            yield self
         total = yield from self.begun.__await__()
         return total
 
@@ -109,7 +108,7 @@ class LoopGradients:
         assert isinstance(asked, LoopGradient)
         if asked.gradient is not None:
             return self._worker.all_reduce(asked.gradient, group)
-        asked.sum = LoopSum(asked, group)
+        asked.sum = LoopSum(group)
         return asked.sum
 
     def push(self, asked: Pending[Gradient], to: Address, notes: Notes) -> None:

@@ -19,8 +19,7 @@ HUB = "hub"
 """The hub's name, as a receiver of messages."""
 REPORT_EVERY_S = 0.25
 _SPANS = 512
-_SPANS_SENT_S = 2.0
-"""Computations that ended longer ago than this are not reported again."""
+"""Of a report: the latest computations."""
 _SHORT_S = 2e-5
 """Shorter waits are not recorded."""
 
@@ -63,7 +62,7 @@ class Reporter:
         """Of this node's computing; its spans are kept apart."""
         self.waited_s = 0.0
         """For sums, so far."""
-        self._spans: deque[tuple[float, float]] = deque(maxlen=_SPANS)
+        self._spans: deque[list[float]] = deque(maxlen=_SPANS)
         self._mailbox = mailbox
         self._events: list[events.Event] = []
         self._next_s = 0.0
@@ -76,7 +75,7 @@ class Reporter:
         """Note one more micro-batch, at parameters of this version."""
         self.work.samples += samples
         self.work.compute_s += end - start
-        self._spans.append((start, end))
+        self._spans.append([start, end])
         if self.detail:
             self.event(events.Compute(start, end, self.name, samples, version))
 
@@ -114,8 +113,8 @@ class Reporter:
         self._next_s = now + REPORT_EVERY_S
         lines = [events.to_line(event) for event in self._events]
         self._events.clear()
-        # Again and again for a while: the hub finds out only later at which moment the budget was spent.
-        spans = [[start, end] for start, end in self._spans if end > now - _SPANS_SENT_S]
+        spans = [*self._spans]
+        self._spans.clear()
         self.say(Report(now, self.totals, replace(self.work, spans=spans), lines))
 
     def say(self, control: Control, body: Tensor | None = None) -> None:

@@ -351,17 +351,22 @@ def check_disjoint(pairs: Sequence[UserPair]) -> None:
         raise InputError(f"the models are on several devices ({', '.join(devices)}); move all of them to one")
 
 
-def check_gradient(name: str, gradient: Tensor) -> None:
-    """Raise if a layer's gradient is not made of plain numbers, which can be summed."""
-    if gradient.layout is not torch.strided:
-        raise InputError(
-            f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
-        )
-    if gradient.requires_grad:
-        raise InputError(
-            f"the gradient of {name} has a graph (create_graph=True), but sums are of plain numbers; leave that out of "
-            "backward(); optimizers that need it, such as AdaHessian, cannot be used"
-        )
+def check_gradients(names: Sequence[str], gradients: Sequence[Tensor | None]) -> bool:
+    """Raise if a layer's gradient is not made of plain numbers, which can be summed; returns whether some have none."""
+    some_are_missing = False
+    for name, gradient in zip(names, gradients, strict=True):
+        if gradient is None:
+            some_are_missing = True
+        elif gradient.layout is not torch.strided:
+            raise InputError(
+                f"the gradient of {name} is sparse; make its layer with sparse=False (the default), as sums are dense"
+            )
+        elif gradient.requires_grad:
+            raise InputError(
+                f"the gradient of {name} has a graph (create_graph=True), but sums are of plain numbers; leave that "
+                "out of backward(); optimizers that need it, such as AdaHessian, cannot be used"
+            )
+    return some_are_missing
 
 
 def _stay() -> None:

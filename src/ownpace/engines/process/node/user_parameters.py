@@ -19,7 +19,7 @@ from ownpace.core.learning.optimizer import SameBits
 from ownpace.engines.process.node.flat_steps import FlatSteps
 from ownpace.engines.process.node.gathering import put_sums
 from ownpace.engines.process.node.no_trace import no_trace
-from ownpace.engines.process.node.user_pair import UserPair, check_disjoint, check_gradient, with_groups
+from ownpace.engines.process.node.user_pair import UserPair, check_disjoint, check_gradients, with_groups
 from ownpace.engines.process.talk.spare_memory import SpareMemory
 
 
@@ -133,13 +133,9 @@ class UserParameters:
             total[: span.start].fill_(-0.0)
             total[span.stop :].fill_(-0.0)
         gradients = [parameter.grad for parameter in mine.parameters]
-        for name, gradient in zip(mine.names, gradients, strict=True):
-            if gradient is None:
-                partial = True
-            elif gradient.requires_grad or gradient.layout is not torch.strided:  # of most layers no call is needed
-                check_gradient(name, gradient)
-        put_sums(self._zero, gradients, samples, self.part(total, pair), self.layout.layers[layers])
-        return total, partial
+        some_are_missing = check_gradients(mine.names, gradients)
+        put_sums(self._zero, gradients, samples, self.part(total, pair), self.layout.views(total)[layers])
+        return total, partial or some_are_missing
 
     def clip(self, total: Tensor, pair: int, samples: int = 1) -> None:
         """Clip the norm of the mean over the samples, where the user wants it, in place."""

@@ -28,9 +28,6 @@ from ownpace.engines.process.talk.store import read_when_set
 _ASK_EVERY_S = 1e-4
 _TICK = timedelta(milliseconds=200)
 """How long a wait lasts before Python may look at its signals."""
-_MOST_KNOWN = 8
-"""Collectives that are kept in mind before those that are over are forgotten. Few: of a GPU's tensors, each holds page-
-locked memory, which takes as long to allocate as to sum."""
 _PATIENCE = timedelta(hours=24)
 """Workers may compute that long between two collectives; a process that dies is noticed at once, by its connections."""
 _TIMEOUT_CAN_CHANGE = hasattr(dist.ProcessGroupGloo, "set_timeout")
@@ -164,8 +161,8 @@ class Channels:
         return [self._begun(self._groups[0].broadcast([values], options))]
 
     def _begun(self, work: Work) -> Work:
-        if len(self._under_way) >= _MOST_KNOWN:
-            self._under_way = [each for each in self._under_way if not each.is_completed()]
+        # Each holds its tensor, whose memory is to be used again, and of a GPU's page-locked memory as well.
+        self._under_way = [each for each in self._under_way if not each.is_completed()]
         self._under_way.append(work)
         return AskedWork(work) if self._asks else work
 

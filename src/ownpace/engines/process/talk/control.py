@@ -119,7 +119,7 @@ class WorkDone:
     loss: float | None = None
     """Mean loss of the latest gradient; None: not known, or not finite."""
     spans: list[list[float]] = field(default_factory=list)
-    """Start and end of the latest computations, so that the total can be computed for an earlier moment, too."""
+    """Start and end of each computation since the last report."""
 
     @property
     def pace(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping
+from functools import cache
 
 from ownpace.core.contract.errors import WireError
 from ownpace.engines.process.talk.checked import build
@@ -20,8 +21,17 @@ def to_record(control: Control) -> dict[str, object]:
 
 def _fields(message: object) -> dict[str, object]:
     # Not dataclasses.asdict, which copies every list in it: that was a fortieth of a quick loop's time.
-    values = {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}  # type: ignore[arg-type]
-    return {name: _fields(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
+    values = {name: getattr(message, name) for name in _names(type(message))}  # type: ignore[arg-type]  # see `checked`
+    return {
+        name: _fields(value) if _names(type(value)) else value  # type: ignore[arg-type]
+        for name, value in values.items()
+    }
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Of a dataclass's fields; of anything else, none."""
+    return tuple(each.name for each in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 def from_record(record: Mapping[str, object]) -> Control:

@@ -42,6 +42,8 @@ _BEATS = 5
 _TICK_S = 0.2
 """How long a wait lasts before `on_wait` is called."""
 _CONNECT_MS = 1000
+_POLLIN = int(zmq.POLLIN)
+"""A plain number: an enumeration's `&` makes another member of it."""
 _PROBE_S = 0.2
 _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -229,7 +231,7 @@ class Mailbox:
     @property
     def waiting(self) -> bool:
         """Whether a message has arrived."""
-        return bool(int(self._box.get(zmq.EVENTS)) & zmq.POLLIN)  # an attribute would be looked for in vain first
+        return bool(int(self._box.get(zmq.EVENTS)) & _POLLIN)  # an attribute would be looked for in vain first
 
     def _open(self, to: str) -> Line:
         endpoint, identity = self._contact_of(to)
