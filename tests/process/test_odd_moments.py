@@ -255,7 +255,7 @@ def test_two_ranks_at_odd_moments(start: Start, tmp_path: Path) -> None:
     for clamps in (rank["clamps"] for rank in ranks):
         assert "ranks are at different updates" in clamps["pace"]
         assert "parameter servers hold the model" in clamps["async"]
-        assert all("register_step_post_hook" in clamps[name] for name in ("pace", "async"))
+        assert "register_step_post_hook" in clamps["pace"]
         assert clamps["pace, hook"] == clamps["sync"] == "at most 0.05"
 
 

@@ -58,3 +58,22 @@ def test_an_optimizer_that_was_unwrapped_is_not_touched_again() -> None:
         assert all(state["step"] == 4 for state in optimizer.state.values())
         optimizer.step()
     assert all(state["step"] == 5 for state in optimizer.state.values())
+
+
+def test_a_script_that_saves_its_optimizer_in_the_loop_has_the_servers_state() -> None:
+    net = make_net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    steps = []
+    with ownpace.join("async", quiet=True) as fleet:
+        fleet.wrap(net, optimizer)
+        for x, y, _ in fleet.batches(Numbers(32), 8):
+            optimizer.zero_grad()
+            mean_loss(net, x, y).backward()
+            optimizer.step()
+            saved = optimizer.state_dict()["state"]
+            steps.append([float(state["step"]) for state in saved.values()])
+        with pytest.raises(ownpace.InputError, match="parameter servers hold it and would not know; load it before"):
+            optimizer.load_state_dict(optimizer.state_dict())
+    assert steps == [[float(number)] * 4 for number in range(1, 5)]
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert not optimizer._optimizer_state_dict_pre_hooks

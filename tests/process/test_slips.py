@@ -256,6 +256,15 @@ def test_a_loop_without_any_step_is_told_of() -> None:
     optimizer = sgd(net)
     with ownpace.join("sync", quiet=True) as fleet:
         fleet.wrap(net, optimizer)
+
+        def accumulate() -> None:
+            for x, y, _ in fleet.batches(Numbers(16), 8):
+                mean_loss(net, x, y).backward()
+
+        with pytest.warns(UserWarning, match="accumulated, but never stepped with") as told:
+            accumulate()
+        assert len(told) == 1  # and not of that once more
+        optimizer.zero_grad()
         learn(fleet, net, optimizer, lambda _: None)
         with pytest.warns(UserWarning, match=r"without any optimizer\.step of this rank, after 2 batches"):
             list(fleet.batches(Numbers(16), 8))

@@ -221,7 +221,9 @@ class Loops:
         self._run.loop.is_running = False
         complete = self._run.data.is_complete and not self._was_stopped
         self._progress.end_loop(self._epochs if complete else None)
-        if complete:
+        wrapped = self._wrapped()
+        # What was accumulated and never stepped with has been told of.
+        if complete and wrapped is not None and not wrapped.parameters.keep_gradients:
             self._taken_early.end_loop()
         if not stop and self._run.interrupted:
             raise Interrupted(f"interrupted ({self._run.interrupted}); the model keeps what it has learnt so far")

@@ -352,7 +352,7 @@ class UserLoop:
         # Buckets that left during the backward pass are in the sum already, on all members: their samples count.
         left = 0 if self.overlap.sender is None else self.overlap.sender.give_up()
         lost = self._handed_out.give_up(but=left)
-        if lost and not self._worker.inbox.told_to_stop and any(pair.keeps_gradient for pair in self._user.pairs):
+        if lost and not self._worker.inbox.told_to_stop and self._user.keep_gradients:
             warnings.warn(
                 f"the loop over fleet.batches ended with {lost} samples that were accumulated, but never stepped with; "
                 "len() is an estimate, so give the last step by updates=… or after the loop's last batch",

@@ -21,14 +21,19 @@ _WATCHED = 16
 most steps; of one that has not written until then, what torch counts as writing is enough."""
 
 
+_HOOK = "do it in a hook that every update calls: optimizer.register_step_post_hook(…)"
+
+
 class Loses(Enum):
     """What becomes of parameters that a script writes to within a loop."""
 
     NOTHING = ""
-    WHEN_ANOTHER_STEPS = "while another model has yet to make its step with the batch"
-    WHEN_IT_GOES_BACK = "where this algorithm has moved the model to where it will be"
-    WHERE_RANKS_DIFFER = "where this algorithm's ranks are at different updates, and would part"
-    AT_NEXT_PULL = "which would be lost: parameter servers hold the model; use an algorithm without them, such as pace"
+    WHEN_ANOTHER_STEPS = f"while another model has yet to make its step with the batch; {_HOOK}"
+    WHEN_IT_GOES_BACK = f"where this algorithm has moved the model to where it will be; {_HOOK}"
+    WHERE_RANKS_DIFFER = f"where this algorithm's ranks are at different updates, and would part; {_HOOK}"
+    AT_NEXT_PULL = (
+        "which would be lost: parameter servers hold the model; use an algorithm without them, such as pace or stride"
+    )
 
 
 class _Seen(NamedTuple):
@@ -91,10 +96,7 @@ class ModelPoint:
             # As bytes: not a number is not equal to itself.
             has_written = not torch.equal(self._user.values.view(torch.uint8), seen.values.view(torch.uint8))
         if has_written:
-            raise InputError(
-                f"parameters were written to {seen.words}; do it in a hook that every update calls: "
-                "optimizer.register_step_post_hook(…)"
-            )
+            raise InputError(f"parameters were written to {seen.words}")
 
     def _writings(self) -> int:
         return sum(parameter._version for parameter in self._user.parameters)

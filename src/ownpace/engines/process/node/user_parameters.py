@@ -80,6 +80,11 @@ class UserParameters:
         ours = {id(p): p for pair in self.pairs for group in pair.optimizer.param_groups for p in group["params"]}
         return [parameter.data for key, parameter in {**models, **ours}.items() if key not in trained]
 
+    @property
+    def keep_gradients(self) -> bool:
+        """Whether the script has accumulated gradients of any of them."""
+        return any(pair.keeps_gradient for pair in self.pairs)
+
     def part(self, flat: Tensor, pair: int) -> Tensor:
         """A pair's range of a vector."""
         return flat if len(self.pairs) == 1 else flat[self._spans[pair][1]]

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from torch import nn
+from torch.optim import Optimizer
 
+from ownpace.core.contract.errors import InputError
 from ownpace.core.learning.claims import Places
 from ownpace.engines.process.lives.loop_data import LoopData
 from ownpace.engines.process.lives.loop_life import LoopLife
@@ -115,6 +117,23 @@ class LoopRun:
         with ExitStack() as stack:  # closes what was opened, if the others refuse or do not come
             self._opened = opening.open(stack, model, user, overlap=overlap, batch_size=batch_size, alike=alike)
             self._stack = stack.pop_all()
+        if len(self.life.node.servers):
+            self._watch_state(user.pairs[0].optimizer)
+
+    def _watch_state(self, optimizer: Optimizer) -> None:
+        """Servers hold its state: a script that saves it has theirs, and one that loads another is told."""
+
+        def refuse(_: Optimizer) -> None:
+            raise InputError(
+                "the optimizer was given another state after the first loop over fleet.batches, but parameter servers "
+                "hold it and would not know; load it before, or use an algorithm without servers, such as stride"
+            )
+
+        assert self._opened is not None
+        saving = optimizer.register_state_dict_pre_hook(lambda _: self.take_optimizer_state())
+        loading = optimizer.register_load_state_dict_post_hook(refuse)
+        self._opened.hooks.callback(saving.remove)
+        self._opened.hooks.callback(loading.remove)
 
     def _progressed(self, worker: ProcessWorker, local_samples: int) -> None:
         self.on_progress(worker.progress, local_samples)
