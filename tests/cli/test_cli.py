@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -282,3 +283,15 @@ def test_timing_only_has_no_accuracy(capfd):
     assert code == 0
     assert result["accuracy"] is None
     assert result["share_of_limit"] > 0.2
+
+
+def test_a_terminal_that_has_not_all_characters_does_not_cost_the_result(tmp_path):
+    command = [sys.executable, "-m", "ownpace", "train", "--samples", "500", "--timing-only", "--out", "r"]
+    ran = subprocess.run(
+        command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, cwd=tmp_path,
+        capture_output=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.isascii()
+    assert b"?" in ran.stdout
+    assert (tmp_path / "r" / "summary.json").exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 
 import pytest
 from tests.process.started import PATIENCE_S, free_port, launcher, one_line, torchrun_train, train
@@ -114,3 +116,17 @@ def test_ranks_that_would_train_different_things(start, option, values, words):
         error = one_line(run)
         assert [word for word in words if word not in error] == []
     assert not runs[0].out.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more", ["", "ip link set lo up; ip address del 127.0.0.1/8 dev lo; "], ids=["down", "IPv6 alone"]
+)
+def test_a_machine_whose_processes_cannot_reach_each_other(start, more):
+    """As in a container without a network."""
+    if os.geteuid() or subprocess.run(["unshare", "-n", "ip", "link"], capture_output=True, check=False).returncode:
+        pytest.skip("only root can make a network namespace")
+    run = start(["unshare", "-n", "sh", "-c", f'{more}exec "$@"', "sh", *launcher("--samples", "100")])
+    assert run.ends() == 2
+    assert "127.0.0.1, where processes of one machine meet, cannot be used" in run.errors[-1]
+    assert "Traceback" not in run.stderr

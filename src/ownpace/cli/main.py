@@ -6,6 +6,7 @@ import errno
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from io import TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -63,6 +64,9 @@ def ownpace_(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line. What a user caused ends in one line and its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ≤ does not cost the result
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # where --algorithm module:Class looks, as `python -m` does
     try:

@@ -59,15 +59,20 @@ class Replica:
         """The replica after one step; the caller holds that one from now on, and not this one."""
         # By identity: all members of a collective get one and the same sum, so no tensors need to be compared.
         if self._next is None or self._next[0] is not gradient or self._next[1] != lr_factor:
+            is_mine = self.holders == 1
             values, state = optimizer.step(
                 self.values,
                 self.state(optimizer, memory),
                 gradient.total,
                 samples=gradient.samples,
                 lr_factor=lr_factor,
-                donate=self.holders == 1,
+                donate=is_mine,
             )
-            self._next = gradient, lr_factor, Replica(values, {**self.states, memory: state}, 0)
+            # Of other memories, too: a later step overwrites them.
+            others = {key: each for key, each in self.states.items() if key != memory}
+            if not is_mine:
+                others = {key: clone(each) for key, each in others.items()}
+            self._next = gradient, lr_factor, Replica(values, {**others, memory: state}, 0)
         # Counted only now: as long as this replica has other holders, its state must not be given away.
         following = self._next[2]
         self.holders -= 1

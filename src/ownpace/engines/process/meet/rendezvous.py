@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 LOOPBACK = "127.0.0.1"
+_LOOPBACK_S = 10.0
 _joins = 0
 
 
@@ -89,12 +90,25 @@ def port_in_use(host: str, port: int) -> bool:
 
 
 def local_store() -> tuple[TCPStore, int]:
-    """A store that only this machine can reach, and the port it listens on."""
+    """A store that only this machine can reach, and the port it listens on.
+
+    Raises:
+        InputError: Not even this machine can: in a container without a network, say.
+    """
     # Bound by hand: a store that binds its own port listens on all interfaces, not on this machine alone.
     listening = socket.socket()
-    listening.bind((LOOPBACK, 0))
-    listening.listen(1024)
-    port = listening.getsockname()[1]
+    try:
+        listening.bind((LOOPBACK, 0))
+        listening.listen(1024)
+        port = listening.getsockname()[1]
+        # The store would try for minutes.
+        socket.create_connection((LOOPBACK, port), timeout=_LOOPBACK_S).close()
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"{LOOPBACK}, where processes of one machine meet, cannot be used: {error.strerror or error}; is the "
+            "loopback interface up (ip link set lo up)?"
+        ) from None
     store = TCPStore(
         LOOPBACK,
         port,

@@ -102,10 +102,8 @@ class Supervisor:
 
         try:
             process = start_process(be_forked_node, Parcel(order, _places()), self._lifeline[0], order.name)
-        except (EOFError, ConnectionError) as error:
-            raise MachineDied(
-                f"{order.name} cannot be started: the server that processes are forked from is gone ({error!r})"
-            ) from None
+        except (EOFError, OSError) as error:  # the server is gone, or no more files can be opened
+            raise MachineDied(f"{order.name} cannot be started: {str(error) or 'its server is gone'}") from None
         log.info("forked %s as process %s", order.name, process.pid)
         self._add(order.name, _Forked(process))
 
