@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from tests.conformance.plain import (
 )
 
 from ownpace import make_algorithm
-from ownpace.algorithms.wp import WeightRule, WpSgd
+from ownpace.algorithms.wp import RoundReports, WeightRule, WpSgd
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Compute
 from ownpace.fleet import Fleet, Machine, Network
@@ -346,14 +347,37 @@ def test_weights_help_before_nodes_have_mixed_and_hurt_after(seed: int) -> None:
         assert 1 / 3 < found / expected < 3
 
 
-@given(
-    st.lists(st.integers(0, 50), min_size=1, max_size=6), st.sampled_from(["exp", "exp2", "equal", "count", "optimal"])
-)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), rules)
+@example([0, 5, 3], "exp")
 def test_who_had_no_data_left_has_no_weight(counts, weights):
     algorithm = WpSgd(weights=weights, l2=0.5)
     given_ = [algorithm._weight(counts, node, lr=0.1) for node in range(len(counts))]
     assert sum(given_) == pytest.approx(1 if any(counts) else 0)
     assert all(weight == 0 for weight, count in zip(given_, counts, strict=True) if not count)
+
+
+class Reported:
+    """A report that has come."""
+
+    done = True
+
+    def __init__(self, steps):
+        self.notes = {"steps": steps, "lr": 0.1}
+
+    def __await__(self):
+        yield from ()
+        return self
+
+
+@pytest.mark.parametrize(("steps", "ends"), [([0, 0], False), ([0, 3], True)])
+def test_who_had_nothing_to_train_on_ends_no_round(steps, ends):
+    """Word of a worker without data says nothing of the fastest."""
+    me: Any = SimpleNamespace(
+        workers=["me", *range(len(steps))], address="me", receive=lambda other: Reported(steps[other])
+    )
+    with pytest.raises(StopIteration) as ended:
+        RoundReports(me).anyone_is_done().send(None)
+    assert ended.value.value is ends
 
 
 def test_no_node_is_at_two_sites():

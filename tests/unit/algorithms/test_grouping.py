@@ -83,8 +83,9 @@ def test_one_unlucky_batch_changes_no_group() -> None:
 
 
 def test_it_looks_again_so_many_updates_after_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet, looks = Fleet(2, regroup_every=40), []
-    monkeypatch.setattr(fleet.divider, "_divide", lambda: looks.append(update))
-    for update in range(200):
-        fleet.push(update % 2, [400.0, 100.0])
-    assert looks == [1, 41, 81, 121, 161]  # the first, once both have pushed
+    fleet, number = Fleet(2, regroup_every=40), 0
+    looks: list[int] = []
+    monkeypatch.setattr(fleet.divider, "_divide", lambda: looks.append(number))
+    for number in range(1, 201):
+        fleet.push(number % 2, [400.0, 100.0])
+    assert looks == [2, 42, 82, 122, 162]  # the first, once both have pushed

@@ -86,7 +86,7 @@ def written(path: Path, mode: str) -> np.ndarray:
     image = grey if mode in ("L", "LA") else Image.fromarray(colours)
     if mode in ("LA", "RGBA"):
         image.putalpha(100)
-    image.convert(mode).save(path, **({"quality": 95} if mode == "CMYK" else {}))
+    image.convert(mode).save(path)
     return np.stack([levels] * 3, 2) if mode in ("L", "LA") else colours
 
 
