@@ -149,7 +149,7 @@ def finished_plan(known: Known, seconds: float) -> Plan:
             "samples": known.budget and known.budget.samples,
             "epochs": known.budget and known.budget.epochs,
             "runs": dict(known.counts),
-            "seeds": min((len(found.times) for found in known.studied.values()), default=0),
+            "seeds": min((len(found.times) for found in known.studied.values() if found.times), default=0),
             "batch_size": known.config.batch_size,
             "workers": len(known.fleet.workers),
         },

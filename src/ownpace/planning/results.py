@@ -120,7 +120,7 @@ class Plan:
 
     choice: Choice
     ranking: tuple[Ranked, ...]
-    """The first is the choice."""
+    """The first is the choice, unless that was made by speed alone."""
     what_if: Mapping[str, WhatIf]
     verdict: str
     uncertain: tuple[str, ...]

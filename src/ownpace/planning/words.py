@@ -17,6 +17,8 @@ LITTLE = 0.05
 """What changes times by less than this is not worth the trouble."""
 SURE = 2.0
 """Standard errors between two means that are told apart."""
+ONE_SEED = 0.2
+"""By how much the time of a single seed may be off."""
 LEVEL = 0.1
 """Predicted times that differ by less than this are not told apart."""
 
@@ -98,10 +100,11 @@ def _answer(name: str, answer: WhatIf, plan: Plan, fleet: Fleet) -> str:
         change += f", with {answer.algorithm}"
     if answer.is_guess:
         change += ", by speed alone"
-    if LITTLE <= abs(gain - 1) < _chance(answer, plan):
+    is_chance = abs(gain - 1) < _chance(kind, answer, plan)
+    if is_chance and abs(gain - 1) >= LITTLE:
         change += "; that may be chance"
     if kind == "drop":
-        return f"{_dropped(rest, gain, change, fleet)}{then}."
+        return f"{_dropped(rest, 1.0 if is_chance else gain, change, fleet)}{then}."
     subject = {
         "add": lambda: f"{rest.rpartition(':')[2]} more of {rest.rpartition(':')[0]}",
         "network": lambda: f"{_times_text(rest)} the network",
@@ -122,11 +125,14 @@ def _then(answer: WhatIf, plan: Plan) -> str:
     return f"; then {which} ({answer.samples_per_s:,.0f} samples/s)"
 
 
-def _chance(answer: WhatIf, plan: Plan) -> float:
+def _chance(kind: str, answer: WhatIf, plan: Plan) -> float:
     """How far apart two means over seeds may be by chance: a standard error of their difference, as a share."""
     first, num = chosen_row(plan), plan.settings.get("seeds")
-    if not first.time_to_target or first.spread is None or answer.spread is None or not isinstance(num, int):
+    if not first.time_to_target or answer.time_to_target is None or answer.is_guess:
         return 0.0
+    if first.spread is None or answer.spread is None or not isinstance(num, int):
+        # On another network, the same runs go at another speed: that is no chance.
+        return ONE_SEED if kind in ("drop", "add") else 0.0
     return math.sqrt((first.spread**2 + answer.spread**2) / num) / first.time_to_target
 
 

@@ -6,11 +6,13 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from ownpace.core.bounded_read import read_bounded
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.event_file import EVENTS, read_events
+from ownpace.core.contract.event_file import EVENTS, read_columns, read_events
 from ownpace.core.contract.events import Event
 from ownpace.report.digest import digest
 from ownpace.report.page import PageRun
@@ -18,6 +20,7 @@ from ownpace.run.config import CONFIG
 from ownpace.run.place import COMPARISON
 from ownpace.run.saved import MOST_BYTES, saved_content, saved_fleet
 
+T = TypeVar("T")
 MOST_FOUND = 1000
 """Runs in one folder."""
 MOST_DETAIL_BYTES = 1 << 27
@@ -83,7 +86,8 @@ def open_run(folder: Path, name: str) -> PageRun:
         settings = saved_content(folder / CONFIG)
     except InputError as error:
         problems.append(str(error))
-    found = digest(_readable(folder / EVENTS, problems), _classes(settings.get("fleet")))
+    events = _readable(read_columns(folder / EVENTS, MOST_DETAIL_BYTES), problems)
+    found = digest(events, _classes(settings.get("fleet")))
     return PageRun(name, found, settings, _repeat(folder, settings), "; ".join(problems) or None)
 
 
@@ -94,7 +98,9 @@ def events_by_name(folders: Sequence[Path], problems: list[str], *, detail: bool
     """
     most = MOST_DETAIL_BYTES if detail else 0
     names = _names(folders)
-    return {name: _readable(each / EVENTS, problems, most) for name, each in zip(names, folders, strict=True)}
+    return {
+        name: _readable(read_events(each / EVENTS, most), problems) for name, each in zip(names, folders, strict=True)
+    }
 
 
 def began_at(folder: Path) -> float:
@@ -105,21 +111,13 @@ def began_at(folder: Path) -> float:
     return 0.0
 
 
-def _readable(path: Path, problems: list[str], most_bytes: int = MOST_DETAIL_BYTES) -> Iterator[Event]:
+def _readable(events: Iterator[T], problems: list[str]) -> Iterator[T]:
     """The events up to the first that cannot be read: the last line of a run that was killed is often half a line."""
-    events = read_events(path, most_bytes)
-    yield from _first(events)
+    yield from islice(events, 1)  # if that cannot be read, there is no run
     try:
         yield from events
     except InputError as error:
         problems.append(str(error))
-
-
-def _first(events: Iterator[Event]) -> Iterator[Event]:
-    """Only the first: if that cannot be read, there is no run."""
-    for event in events:
-        yield event
-        return
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

@@ -11,18 +11,18 @@ class Spent:
     """Seconds by kind and node, or group of nodes. What overlaps within one kind counts once."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], list[float]] = {}
+        self._found: dict[tuple[str, str], tuple[float, float]] = {}
         """Seconds, and until when."""
 
-    def add(self, kind: str, who: str, t: float, until: float) -> None:
-        """Something took from `t` to `until`. Of one node and kind, it must not end before what was added before."""
-        found = self._found.get((kind, who))
-        if found is None:
-            found = self._found[kind, who] = [0.0, 0.0]
-        begin = t if t > found[1] else found[1]
-        if until > begin:
-            found[0] += until - begin
-            found[1] = until
+    def add(self, kind: str, who: str, times: Iterable[tuple[float, float]]) -> None:
+        """What took so long. Of one node and kind, nothing may end before what was added before."""
+        seconds, latest = self._found.get((kind, who), (0.0, 0.0))
+        for t, until in times:
+            begin = t if t > latest else latest
+            if until > begin:
+                seconds += until - begin
+                latest = until
+        self._found[kind, who] = seconds, latest
 
     @property
     def until(self) -> float:

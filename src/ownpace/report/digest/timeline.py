@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 MOST_SPANS = 5000
 """Of the beginning, and of the end."""
@@ -16,6 +17,8 @@ _LATEST_S = 1e15
 """Later than any run: a damaged record must not stretch the timeline beyond what floats can count."""
 Span = tuple[int, str, float, float]
 """Row, kind, from when, until when."""
+Times = Sequence[tuple[float, float]]
+"""From when until when, several times."""
 
 
 class Overview:
@@ -27,21 +30,22 @@ class Overview:
         """Of a bucket, in seconds."""
         self.seconds: dict[tuple[int, str], list[float]] = {}
 
-    def add(self, row: int, kind: str, t: float, until: float) -> None:
-        """One more span of time."""
-        if until >= self.width * self._num:
-            self._widen(until)
-        buckets = self.seconds.get((row, kind))
-        if buckets is None:
-            buckets = self.seconds[row, kind] = [0.0] * self._num
-        first, last = int(t / self.width), int(until / self.width)
-        if first == last:
-            buckets[first] += until - t
-            return
-        buckets[first] += (first + 1) * self.width - t
-        for at in range(first + 1, last):
-            buckets[at] += self.width
-        buckets[last] += until - last * self.width
+    def add(self, row: int, kind: str, times: Times) -> None:
+        """Some more spans of time."""
+        if (latest := max(until for _, until in times)) >= self.width * self._num:
+            self._widen(latest)
+        width = self.width
+        buckets = self.seconds.setdefault((row, kind), [])
+        buckets += [0.0] * (self._num - len(buckets))
+        for t, until in times:
+            first, last = int(t / width), int(until / width)
+            if first == last:
+                buckets[first] += until - t
+                continue
+            buckets[first] += (first + 1) * width - t
+            for at in range(first + 1, last):
+                buckets[at] += width
+            buckets[last] += until - last * width
 
     def _widen(self, until: float) -> None:
         # At once by as much as it takes: the first span may be far from zero.
@@ -63,26 +67,35 @@ class Stretch:
 
 
 class _Ends:
-    """The first and the last of what is added."""
+    """The first and the last of what is added, about as many as are asked for of each."""
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._latest: deque[list[Span]] = deque()
+        self._num_latest = 0
         self.first: list[Span] = []
-        self.last: deque[Span] = deque()
         self.first_until = math.inf
         """Before this, all are in `first`."""
         self.last_from = 0.0
         """From this on, all are in `last`."""
 
-    def add(self, span: Span) -> None:
+    @property
+    def last(self) -> Iterable[Span]:
+        """The last, as far as they are not the first."""
+        return chain.from_iterable(self._latest)
+
+    def add(self, spans: list[Span]) -> None:
+        """Some more, later than those before, about."""
         if len(self.first) < self._most:
-            self.first.append(span)
+            self.first += spans
             return
-        if span[2] < self.first_until:
-            self.first_until = span[2]
-        if len(self.last) >= self._most and (gone := self.last.popleft()[3]) > self.last_from:
-            self.last_from = gone
-        self.last.append(span)
+        self.first_until = min(self.first_until, min(span[2] for span in spans))
+        self._latest.append(spans)
+        self._num_latest += len(spans)
+        while self._num_latest - len(self._latest[0]) >= self._most:
+            gone = self._latest.popleft()
+            self._num_latest -= len(gone)
+            self.last_from = max(self.last_from, max(span[3] for span in gone))
 
 
 class Timeline:
@@ -94,15 +107,21 @@ class Timeline:
         self._spans = _Ends(MOST_SPANS)
         self._updates = _Ends(MOST_UPDATES)
 
-    def add(self, row: int, kind: str, t: float, until: float) -> None:
-        """One row did one thing; what took no time is not shown."""
-        if 0 <= t < until < _LATEST_S:
-            self.overview.add(row, kind, t, until)
-            self._spans.add((row, kind, t, until))
+    def add(self, found: Mapping[tuple[int, str], Times]) -> None:
+        """What rows did next, by row and kind; what took no time is not shown."""
+        spans: list[Span] = []
+        for (row, kind), times in found.items():
+            shown = [(t, until) for t, until in times if 0 <= t < until < _LATEST_S]
+            if shown:
+                self.overview.add(row, kind, shown)
+                spans += [(row, kind, t, until) for t, until in shown]
+        if spans:
+            self._spans.add(spans)
 
-    def add_update(self, t: float) -> None:
-        """An update was made."""
-        self._updates.add((0, "update", t, t))
+    def add_updates(self, times: Iterable[float]) -> None:
+        """When the next updates were made."""
+        if updates := [(0, "update", t, t) for t in times]:
+            self._updates.add(updates)
 
     def stretches(self, end: float) -> list[Stretch]:
         """Those parts of the run of which everything is known: all of it, or the beginning and the end."""

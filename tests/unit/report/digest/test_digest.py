@@ -7,8 +7,21 @@ from dataclasses import replace
 
 import pytest
 
+from ownpace.algorithms import make_algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import Compute, Evaluation, Event, Fault, Omitted, Run, Transfer, Update, Wait
+from ownpace.core.contract.event_file import EVENTS, read_columns, read_events
+from ownpace.core.contract.events import (
+    Compute,
+    Evaluation,
+    Event,
+    Fault,
+    Omitted,
+    Run,
+    Transfer,
+    Update,
+    Wait,
+    to_line,
+)
 from ownpace.report.digest import digest
 from ownpace.report.digest.classes import chosen, classes_of
 from ownpace.report.digest.histogram import Histogram
@@ -17,6 +30,7 @@ from ownpace.report.digest.thinned import Thinned
 from ownpace.report.digest.timeline import MOST_SPANS, Overview, Timeline
 from ownpace.report.page import PageRun
 from ownpace.report.page.document import page
+from ownpace.testing import simulate
 
 
 def first(*workers: str) -> Run:
@@ -52,7 +66,7 @@ def test_an_overview_adds_up_however_far_the_run_goes():
     overview = Overview(8)
     spans = [(0.5e-6, 2e-6), (0.3, 0.4), (1.0, 7.5), (90.0, 91.0)]
     for t, until in spans:
-        overview.add(0, "compute", t, until)
+        overview.add(0, "compute", [(t, until)])
     assert sum(overview.seconds[0, "compute"]) == pytest.approx(sum(until - t for t, until in spans))
     assert len(overview.seconds[0, "compute"]) == 8
     assert overview.seconds[0, "compute"][int(90.5 / overview.width)] >= 1.0 - 1e-9
@@ -62,8 +76,8 @@ def test_a_timeline_keeps_all_of_the_beginning_and_of_the_end():
     lines = Timeline(["worker-0"])
     total = 3 * MOST_SPANS
     for at in range(total):
-        lines.add(0, "compute", at, at + 0.5)
-        lines.add_update(at + 0.5)
+        lines.add({(0, "compute"): [(at, at + 0.5)]})
+        lines.add_updates([at + 0.5])
     beginning, end = lines.stretches(total)
     for stretch in (beginning, end):
         known = {at for at in range(total) if at >= stretch.start and at + 0.5 <= stretch.end}
@@ -76,7 +90,7 @@ def test_a_timeline_keeps_all_of_the_beginning_and_of_the_end():
 def test_a_short_timeline_is_kept_whole():
     lines = Timeline(["worker-0"])
     for at in range(MOST_SPANS + 10):
-        lines.add(0, "compute", at, at + 0.5)
+        lines.add({(0, "compute"): [(at, at + 0.5)]})
     (stretch,) = lines.stretches(MOST_SPANS + 10)
     assert len(stretch.spans) == MOST_SPANS + 10
 
@@ -152,6 +166,16 @@ def test_time_that_was_not_recorded_does_not_count():
     ]
     found = digest(events)
     assert (found.recorded_s, found.seconds) == (4.0, 10.0)
+
+
+@pytest.mark.parametrize("algorithm", ["sync", "async", "layered"])
+def test_columns_of_records_come_to_the_same_as_the_records(algorithm, tmp_path):
+    _, events = simulate(make_algorithm(algorithm), samples=12_000)
+    path = tmp_path / EVENTS
+    path.write_text("".join(to_line(event) + "\n" for event in events), encoding="utf-8")
+    one, other = (page([PageRun("a", digest(each(path)), {}, "")], "now") for each in (read_events, read_columns))
+    assert len(events) > 3000
+    assert one == other
 
 
 def test_events_without_a_beginning_are_refused():
