@@ -51,7 +51,6 @@ class Session:
         terms: RunTerms,
         rendezvous: Rendezvous,
         *,
-        spans_hosts: bool = False,
         store: SealedStore | None = None,
         hub: HubConfig | None = None,
         handles_signals: bool = False,
@@ -63,7 +62,6 @@ class Session:
         self.on_begun: Callable[[], None] = _nothing
         """Called when the first generation of a complete run has started."""
         self._presence = presence
-        self.spans_hosts = spans_hosts
         self.rendezvous = rendezvous
         self._store = store
         self._hub_config = hub

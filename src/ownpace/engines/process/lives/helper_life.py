@@ -59,7 +59,7 @@ class HelperLife:
         if isinstance(node, ProcessServer):
             take_first_parameters(node)
         node.restarts = True
-        self._connection.start_together(node, spans_hosts=self._session.spans_hosts)
+        self._connection.start_together(node)
         self._start()
 
     def _start(self) -> None:
@@ -138,9 +138,8 @@ class HelperLife:
             node.has_state()
             if plan.wants_state:
                 give_state(node, HUB, self.state(node), plan.generation)
-        spans_hosts = self._is_new and self._session.spans_hosts
         with until_started(node, self._start, lambda: None):
-            self._connection.start_together(node, spans_hosts=spans_hosts)
+            self._connection.start_together(node, is_new=self._is_new)
 
     def _come_back(self) -> None:
         """The others wait for this node to be started again: join them as if it were."""

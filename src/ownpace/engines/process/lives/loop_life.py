@@ -177,8 +177,7 @@ class LoopLife:
             for parameters in held_by_servers(node):
                 node.place(parameters)
             parts.loop.leave()  # what servers hold may have changed since: it was not the script
-            spans_hosts = self._is_new and parts.session.spans_hosts
-            parts.connection.start_together(node, spans_hosts=spans_hosts, checksums=self._checksums())
+            parts.connection.start_together(node, is_new=self._is_new, checksums=self._checksums())
 
     def _come_back(self, before: ProcessWorker) -> None:
         """The others have gone on without this rank, which did not answer: join them anew, with what they have.

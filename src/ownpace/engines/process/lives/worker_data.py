@@ -23,13 +23,12 @@ EVERYTHING: tuple[Places, ...] = ((0, ENDLESS),)
 class WorkerData:
     """The samples, who has claimed which of them, and where this worker is in them."""
 
-    def __init__(self, job: Job, connection: Connection, device: torch.device, *, spans_hosts: bool) -> None:
+    def __init__(self, job: Job, connection: Connection, device: torch.device) -> None:
         self.train = TrainingSamples(job.task.train_samples(), job.seed).to(device)
         self.from_checkpoint: PlainState | None = None
         """Where a checkpoint says that this worker is; the next generation begins there."""
         self._job = job
         self._connection = connection
-        self._spans_hosts = spans_hosts
         self._numbers = {worker.name: number for number, worker in enumerate(job.fleet.workers)}
         self._left: Sequence[Places] = EVERYTHING
         self._counters: Counters | None = None
@@ -45,7 +44,7 @@ class WorkerData:
             self._connection.store_of(node.context.generation),
             rendezvous.secret,
             first=node.rank == 0,
-            spans_hosts=self._spans_hosts,
+            spans_hosts=rendezvous.spans_hosts,
             timeout_s=rendezvous.timeout_s,
             on_wait=look,
         )

@@ -66,7 +66,7 @@ class WorkerLife:
         self._name = context.address.name
         device = context.like.device
         model.module.train()
-        self._data = WorkerData(job, connection, device, spans_hosts=session.spans_hosts)
+        self._data = WorkerData(job, connection, device)
         optimizer = FlatOptimizer(
             model.layout,
             context.address.shard,
@@ -98,7 +98,7 @@ class WorkerLife:
         self._draw(node, EVERYTHING, counters)
         share_parameters(node)
         self._warm_up()
-        self._connection.start_together(node, spans_hosts=self._session.spans_hosts)
+        self._connection.start_together(node)
         self._start(EVERYTHING, counters)
 
     def _introduce(self) -> bool:
@@ -180,10 +180,9 @@ class WorkerLife:
                 node.place(parameters)
             if plan.wants_state:
                 give_state(node, HUB, self._state(left, plan), plan.generation)
-            spans_hosts = self._is_new and self._session.spans_hosts
             if self._name in plan.receivers:  # else it has what it had
                 checksums = self._checksums()
-            self._connection.start_together(node, spans_hosts=spans_hosts, checksums=checksums)
+            self._connection.start_together(node, is_new=self._is_new, checksums=checksums)
 
     def _come_back(self) -> None:
         """The others have gone on without this worker: join them anew, with what they have."""

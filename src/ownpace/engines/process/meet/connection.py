@@ -146,10 +146,10 @@ class Connection:
         node.hear_rounding(unlike=answer.round_unlike)
         return answer.is_late
 
-    def start_together(self, node: ProcessNode, *, spans_hosts: bool, checksums: Sequence[int] = ()) -> None:
-        """Say that this node is prepared, and wait until all are."""
+    def start_together(self, node: ProcessNode, *, is_new: bool = True, checksums: Sequence[int] = ()) -> None:
+        """Say that this node is prepared, and wait until all are; `is_new`: it has been in no generation before."""
         # Clocks first: time zero is announced as soon as the last node is prepared.
-        if spans_hosts:
+        if is_new and self.rendezvous.spans_hosts:
             self._set_clock(node)
         node.context.reporter.say(Prepared(node.context.generation, list(checksums)))
         start, _ = node.inbox.wait_for(Start)

@@ -43,6 +43,8 @@ class Rendezvous:
     """The address of this machine that its nodes listen on."""
     backend: str = "gloo"
     timeout_s: float = field(default_factory=default_timeout_s)
+    spans_hosts: bool = False
+    """Whether nodes are on more than one host."""
 
     def open_store(self) -> SealedStore:
         """A connection to the store.
@@ -143,7 +145,8 @@ def meet(environment: Environment, timeout_s: float | None = None) -> tuple[Seal
         prefix = f"{meeting}/{mark}"
         store = PrefixStore(prefix, base)
         secret = agree_on_key(store, settings, place, mark, secret, timeout_s)
-    return SealedStore(store, secret), Rendezvous(master, port, prefix, secret, host, "gloo", timeout_s)
+    met = Rendezvous(master, port, prefix, secret, host, "gloo", timeout_s, environment.spans_hosts)
+    return SealedStore(store, secret), met
 
 
 def _agent_has_store() -> bool:

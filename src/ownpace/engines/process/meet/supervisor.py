@@ -57,7 +57,6 @@ class NodeOrder:
     name: str
     terms: RunTerms
     rendezvous: Rendezvous
-    spans_hosts: bool = False
     job: Job | None = None
     """For a worker: what it trains."""
     log_folder: Path | None = None

@@ -60,7 +60,7 @@ def _be_node(order: NodeOrder, lifeline: Callable[[], object]) -> None:
     if order.log_folder is not None:
         log_to(order.log_folder, order.name)
     try:
-        with Session(order.terms, order.rendezvous, spans_hosts=order.spans_hosts) as session:
+        with Session(order.terms, order.rendezvous) as session:
             if order.job is None:
                 run_helper(session, order)
                 return

@@ -130,7 +130,7 @@ class Opening:
         """Begin with what rank 0 has, when all ranks do."""
         worker = opened.life.node
         begin_alike(worker, opened.user, opened.model)
-        connection.start_together(worker, spans_hosts=opened.session.spans_hosts)
+        connection.start_together(worker)
         counters.forget_path()  # all workers have opened the file: they have all said that they are prepared
 
     def _rejoin(self, words: Mapping[str, object], connection: Connection, worker: ProcessWorker) -> None:
@@ -157,7 +157,7 @@ class Opening:
             self.rendezvous.secret,
             scope=f"generation-{worker.context.generation}/",
             first=worker.rank == 0,
-            spans_hosts=self.environment.spans_hosts,
+            spans_hosts=self.rendezvous.spans_hosts,
             timeout_s=self.options.timeout_s,
             on_wait=on_wait,
         )
@@ -174,7 +174,6 @@ class Opening:
             Session(
                 terms,
                 self._with_backend(user.values.device),
-                spans_hosts=environment.spans_hosts,
                 store=self.sealed,
                 hub=hub,
                 handles_signals=True,

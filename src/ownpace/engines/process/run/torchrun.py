@@ -52,9 +52,9 @@ def run_rank(job: Job, environment: Environment, emit: events.Emit, on_progress:
         # Agreed on before any group is made: two ranks that chose differently would wait for each other for ever.
         able = backend_on(device, environment.local_world_size, job.algorithm)
         backend = common_backend(store, environment, able, rendezvous.timeout_s, presence.check)
-        rendezvous, spans = replace(rendezvous, backend=backend), environment.spans_hosts
+        rendezvous = replace(rendezvous, backend=backend)
         session = stack.enter_context(
-            Session(terms, rendezvous, spans_hosts=spans, store=store, hub=hub, handles_signals=True, presence=presence)
+            Session(terms, rendezvous, store=store, hub=hub, handles_signals=True, presence=presence)
         )
         session.orders.leaves = not is_first
         hosts = [server.host for server in job.servers]
@@ -115,12 +115,9 @@ def helpers_here(
     here = [node for node in roster.servers if _serves(node, hosts[node.index], environment)]
     here += [node for node in roster.communicators if roster.subgroup(node).members[0].index == environment.rank]
     return [
-        NodeOrder(
-            node.role, node.index, node.name, session.terms, session.rendezvous, session.spans_hosts,
-            log_folder=log_folder,
-        )
+        NodeOrder(node.role, node.index, node.name, session.terms, session.rendezvous, log_folder=log_folder)
         for node in here
-    ]  # fmt: skip
+    ]
 
 
 def _serves(node: Address, host: int, environment: Environment) -> bool:
