@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ class Rows(Dataset[Any]):
         self._whole = whole
         self._indices = indices
 
-    def __getitems__(self, places: list[int]) -> Any:
+    def __getitems__(self, places: Sequence[object]) -> Any:
         """The batch of these samples; a DataLoader asks for it, where a data set has this method."""
         chosen = torch.tensor(places, dtype=torch.int64)
         if self._indices is not None:

@@ -31,7 +31,7 @@ class SpareMemory:
         for kept in self._kept:
             if _holders(kept) == 1:
                 return kept[:]
-        made = torch.empty(self._size, dtype=self._like.dtype, device=self._like.device)
+        made = self._like.new_empty(self._size)
         if len(self._kept) < self._room:
             self._kept.append(made)
             return made[:]  # never itself: whoever holds it, or a part of it, must show as one holder more

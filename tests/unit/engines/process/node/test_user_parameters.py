@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -84,3 +85,20 @@ def test_narrow_parameters_round_what_they_are_given():
     with script_waiting(user):
         user.overwrite(torch.full_like(user.values, 1 / 3))
         assert torch.equal(user.snapshot(), user.values)
+
+
+def test_a_step_layer_by_layer_is_seen_by_the_next_over_ranges(net):
+    """It counts the layers that it steps, and no others."""
+    plain = copy.deepcopy(net)
+    adams = [torch.optim.Adam(each.parameters(), lr=0.1) for each in (net, plain)]
+    user = UserParameters([UserPair(net, adams[0])])
+    whole = a_gradient(user)
+    without_bias = Gradient(torch.cat([torch.ones(6), torch.full((2,), -0.0)]), 2, (0,), partial=True)
+    with script_waiting(user):
+        for gradient in (whole, without_bias, whole):
+            user.step(gradient, 1.0)
+            plain.weight.grad = torch.full((2, 3), 0.5)
+            plain.bias.grad = None if gradient.partial else torch.full((2,), 0.5)
+            adams[1].step()
+    assert torch.equal(net.weight, plain.weight)
+    assert torch.equal(net.bias, plain.bias)
