@@ -131,7 +131,7 @@ class UserParameters:
             total[span.stop :].fill_(-0.0)
         gradients = [parameter.grad for parameter in mine.parameters]
         some_are_missing = check_gradients(mine.names, gradients)
-        put_sums(self._zero, gradients, samples, total[span], self.layout.views(total)[layers])
+        put_sums(self._zero, gradients, samples, self.part(total, pair), self.layout.views(total)[layers])
         return total, partial or some_are_missing
 
     def clip(self, total: Tensor, pair: int, samples: int = 1) -> None:
