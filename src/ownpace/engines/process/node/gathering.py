@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_SMALL = 1 << 16
+_SMALL = 1 << 14
 """Numbers. For layers of that size on average, calls cost more than another pass over the memory; on a GPU always."""
 
 

@@ -45,7 +45,7 @@ _OF_HUB = (
 TICK_S = 0.2
 """How long a wait lasts before signals and alarms are checked."""
 _LOOP_BITS = 32
-LOOK_EVERY_S = 0.005
+LOOK_EVERY_S = 0.05
 """How often a busy node checks whether it has been told to stop."""
 
 

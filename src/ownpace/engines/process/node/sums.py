@@ -19,8 +19,8 @@ from ownpace.engines.process.node.inbox import TICK_S, Inbox
 from ownpace.engines.process.node.long_wait import LongWait
 from ownpace.engines.process.node.receiving import taken
 from ownpace.engines.process.talk.channels import Work, finish
-from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives, Works
-from ownpace.engines.process.talk.header import Said
+from ownpace.engines.process.talk.collectives import BucketSender, GroupCollectives, SentHeader, Works
+from ownpace.engines.process.talk.header import Numbers, Said
 from ownpace.engines.process.talk.shared_sums import ahead
 from ownpace.engines.progress import Progress
 
@@ -87,20 +87,19 @@ class NodeSums:
         if collectives.alone:  # nothing is sent, and nothing waits for a GPU to hand a header back
             result = replace(gradient, contributions=(gradient.as_contribution,))
             return ProcessSum(
-                self, "all-reduce", collectives, (), buffer, gradient.total, now, gradient.notes, False, result, stop,
+                self, "all-reduce", collectives, (), None, gradient.total, now, gradient.notes, False, result, stop,
                 settings=mine,
             )  # fmt: skip
         # Who has nothing to sum early says nothing about how long sums take.
         through = 1.0 if sender is None else sender.through()
         settings = mine if collectives.channels.member == 0 else ()
         loss = collectives.put_loss(buffer, gradient)
-        header = collectives.header(gradient, stop, now, settings, through, loss_apart=loss is not None)
+        header = collectives.header(gradient, stop, now, settings, through, loss_apart=loss is not None, buffer=buffer)
         # Buckets that left during the backward pass are not sent again.
         works = collectives.all_reduce(header, buffer, {} if sender is None else sender.works)
-        summed = collectives.summed_header(header, buffer)
         values = collectives.values(buffer)
         return ProcessSum(
-            self, "all-reduce", collectives, [work for each in works.values() for work in each], summed, values, now,
+            self, "all-reduce", collectives, [work for each in works.values() for work in each], header, values, now,
             gradient.notes, False, settings=mine, by_bucket=works, loss=loss, own=queued_so_far(values.device),
         )  # fmt: skip
 
@@ -143,7 +142,7 @@ class NodeSums:
                 # −0.0: added to it, a layer without a gradient stays one.
                 values.fill_(-0.0) if gradient is None else values.copy_(gradient.total)
         # The same order on every member: collectives are matched by order, not by what they carry.
-        works = [*launch(header), *launch(values)]
+        works = [*launch(header.tensor), *launch(values)]
         noted = NO_NOTES if gradient is None else gradient.notes
         return ProcessSum(self, what, collectives, works, header, values, now, noted, isinstance(body, Tensor))
 
@@ -178,8 +177,8 @@ class ProcessSum:
     what: str
     _collectives: GroupCollectives
     _works: Sequence[Work]
-    _header: Tensor
-    """Where the sum of all headers will be."""
+    _header: SentHeader | None
+    """Where the sum of all headers will be; None: nobody else sends one."""
     _values: Tensor
     """And that of all tensors."""
     _came_s: float
@@ -228,25 +227,26 @@ class ProcessSum:
     def _finish(self) -> Gradient | Tensor | None:
         if self.own is not None:
             self._sums.wait([self.own], self._collectives.channels.name)
-        header = self._wait(self._works)
+        numbers = self._wait(self._works)
         self._works = ()
         # A member that is not the root of a reduce has leftovers of the sum in its header: there is nothing to read.
         if self.only_for not in (None, self._collectives.channels.member):
             return None
-        said = self._collectives.read(header, self._noted)
+        said = self._collectives.read(numbers, self._noted)
         self._tell(said)
         self._stop = said.stop
         return self._values if self._is_tensor else self._gradient(said)
 
-    def _wait(self, works: Iterable[Work]) -> Tensor:
+    def _wait(self, works: Iterable[Work]) -> Numbers:
         """Wait for these, and then for the header, which they bring."""
         context, collectives = self._sums.context, self._collectives
+        assert self._header is not None
         start = context.clock.now()
         with collectives.beside():  # the header is read at once, not after all that a GPU has still to compute
             self._sums.wait(works, collectives.channels.name)
-            header = self._header.cpu()
+            numbers = self._header.numbers
         context.reporter.waited(self.what, start)
-        return header
+        return numbers
 
     def _tell(self, said: Said) -> None:
         """Record that it is over."""

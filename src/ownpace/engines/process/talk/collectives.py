@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from ownpace.core.contract.values import Gradient, Notes
 from ownpace.core.learning.layer_work import LayerBucket, sum_buckets
 from ownpace.core.learning.layout import Layout
 from ownpace.engines.process.talk.channels import Channels, Wiring, Work
-from ownpace.engines.process.talk.header import Said, SumHeader
+from ownpace.engines.process.talk.header import Numbers, Said, SumHeader
 from ownpace.engines.process.talk.shared_meeting import SharedMeeting
 from ownpace.engines.process.talk.spare_memory import SpareMemory
 from ownpace.engines.sum_order import SumOrder
@@ -32,6 +33,22 @@ HEADER = -1
 Works = dict[int, list[Work]]
 """Collectives under way, by the number of the bucket."""
 _NOWHERE = nullcontext()
+
+
+class SentHeader(NamedTuple):
+    """What this member says along with its tensor; after the sum, what all say."""
+
+    tensor: Tensor
+    """As it travels: by itself, or at the beginning of this."""
+    written: Numbers
+    """As it was written: in the same memory, unless that is a GPU's."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """What is there now."""
+        if self.tensor.device.type == "cpu":
+            return self.written
+        return self.tensor[: len(self.written)].cpu().numpy()
 
 
 class GroupCollectives:
@@ -98,15 +115,26 @@ class GroupCollectives:
         through: float = 0.0,
         *,
         loss_apart: bool = False,
-    ) -> Tensor:
-        """What this member says along with its tensor, in its own places; zero everywhere else."""
-        header = torch.from_numpy(self._header.write(gradient, stop, came_s, settings, through))
-        if self._like.device.type != "cpu" and not self.channels.within_gpu:
+        buffer: Tensor | None = None,
+    ) -> SentHeader:
+        """What this member says along with its tensor, in its own places; zero everywhere else.
+
+        `buffer`: where the header is to be if it travels together with the tensor.
+        """
+        on_cpu, size = self._like.device.type == "cpu", self._header.size
+        place = buffer if self._together else None
+        into = place.numpy()[:size] if on_cpu and place is not None else None
+        written = self._header.write(gradient, stop, came_s, settings, through, into)
+        tensor = torch.from_numpy(written) if into is None or place is None else place
+        if not on_cpu and not self.channels.within_gpu:
             # Not waited for: the sum is queued behind this copy on the same stream.
-            header = header.to(self._like.device, non_blocking=True)
+            tensor = tensor.to(self._like.device, non_blocking=True)
+            if place is not None:
+                place[:size] = tensor
+                tensor = place
         if gradient is not None and isinstance(gradient.loss, Tensor) and not loss_apart:
-            header[self._header.loss_at] = gradient.loss
-        return header
+            tensor[self._header.loss_at] = gradient.loss
+        return SentHeader(tensor, written)
 
     def put_loss(self, buffer: Tensor, gradient: Gradient) -> Tensor | None:
         """Where the sum of all losses will be, if the loss goes along with the tensor and not in the header."""
@@ -116,18 +144,15 @@ class GroupCollectives:
         tail.fill_(gradient.loss if gradient.samples else 0.0)  # all of it: one call
         return tail[0]
 
-    def read(self, header: Tensor, noted: Notes) -> Said:
+    def read(self, numbers: Numbers, noted: Notes) -> Said:
         """What all members said."""
-        return self._header.read(header.numpy(), noted)
+        return self._header.read(numbers, noted)
 
-    def all_reduce(self, header: Tensor, buffer: Tensor, under_way: Works) -> Works:
-        """Start the sum of every bucket that is not under way yet. `buffer` will hold the sums, header included."""
-        # The header is written before the bucket of the lowest layers leaves, which takes it along.
-        if self._together:
-            buffer[: self._header.size] = header
+    def all_reduce(self, header: SentHeader, buffer: Tensor, under_way: Works) -> Works:
+        """Start the sum of every bucket that is not under way yet; that of the lowest layers takes the header along."""
         works = {number: self.launch(buffer, number) for number in self.order if number not in under_way}
         works = {**under_way, **works}
-        return works if self._together else {**works, HEADER: self.channels.all_reduce(header)}
+        return works if self._together else {**works, HEADER: self.channels.all_reduce(header.tensor)}
 
     def follow(self, ready: Sequence[float]) -> None:
         """Let the order follow how long sums take, from now on. All members must do so.
@@ -160,10 +185,6 @@ class GroupCollectives:
             begin = 0 if self._together else self._header.size - _TAIL if self.channels.within_gpu else begin
         # By its place in the order: each channel starts one after the other, and all are used alike.
         return self.channels.all_reduce(buffer[begin : self._header.size + bucket.stop], self.order.index(number))
-
-    def summed_header(self, header: Tensor, buffer: Tensor) -> Tensor:
-        """Where the sum of all headers is after `all_reduce`."""
-        return buffer[: self._header.size] if self._together else header
 
 
 class BucketSender:

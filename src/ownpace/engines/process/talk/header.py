@@ -68,6 +68,9 @@ class Entry(NamedTuple):
         )
 
 
+_FIXED = len(Entry._fields)
+
+
 class Said(NamedTuple):
     """What the members of a sum said, all together."""
 
@@ -104,8 +107,8 @@ class SumHeader:
     ) -> None:
         self._num_members = num_members
         self._num_shards = num_shards
-        self._num_counts = num_counts
-        self._width = len(Entry._fields) + num_shards + num_counts
+        self._counts_at = _FIXED + num_shards
+        self._width = self._counts_at + num_counts
         self._start = 1 + member * self._width
         first_setting = 1 + num_members * self._width
         self._settings = SettingsSection(first_setting, num_settings)
@@ -119,16 +122,29 @@ class SumHeader:
         self._empty: Numbers = np.zeros(self.size, np.float64) if double else np.zeros(self.size, np.float32)
 
     def write(
-        self, gradient: Gradient | None, stop: bool, came_s: float, settings: Sequence[float], through: float = 0.0
+        self,
+        gradient: Gradient | None,
+        stop: bool,
+        came_s: float,
+        settings: Sequence[float],
+        through: float = 0.0,
+        into: Numbers | None = None,
     ) -> Numbers:
         """This member's header; without a gradient, it only says that it came and whether it wants to stop.
 
-        `settings`: of the optimizer's groups, if this member is the one that writes them.
+        Args:
+            gradient: What it contributes.
+            stop: Whether it wants the run to end.
+            came_s: When it came.
+            settings: Of the optimizer's groups, if this member is the one that writes them.
+            through: How much of its vector had been summed when its backward pass was over.
+            into: Where to write it (None: into new memory).
         """
-        written = self._empty.copy()
+        written = np.empty_like(self._empty) if into is None else into
+        written[:] = self._empty
         written[0] = stop
         if gradient is None:
-            written[self._start : self._start + len(Entry._fields)] = Entry(came_s=came_s)
+            written[self._start : self._start + _FIXED] = Entry(came_s=came_s)
         else:
             # Counts of no samples may be missing.
             entry = (*Entry.of(gradient, came_s, through), *gradient.versions, *gradient.counts)
@@ -156,11 +172,11 @@ class SumHeader:
         numbers = summed[: self._first_note].tolist()
         end, width = 1 + self._num_members * self._width, self._width
         columns = [numbers[at:end:width] for at in range(1, 1 + width)]
-        fixed, counts = len(Entry._fields), len(Entry._fields) + self._num_shards
-        present, all_samples, _, all_seconds, came_s, _, _, used, _ = columns[:fixed]
+        present, all_samples, _, all_seconds, came_s, _, _, used, _ = columns[:_FIXED]
         # Members without a gradient have only come.
         said = columns if all(present) else [list(compress(column, present)) for column in columns]
-        _, _, losses, seconds, _, names, partial, _, through = said[:fixed]
+        _, _, losses, seconds, _, names, partial, _, through = said[:_FIXED]
+        versions = [min(column) for column in said[_FIXED : self._counts_at] if column]
         samples = _whole(all_samples)
         return Said(
             stop=numbers[0] > 0,
@@ -168,12 +184,12 @@ class SumHeader:
             samples=sum(samples),
             loss=_total(losses),
             seconds=_total(seconds),
-            versions=tuple(_whole([min(column) for column in said[fixed:counts] if column])) or (0,) * self._num_shards,
+            versions=tuple(_whole(versions)) or (0,) * self._num_shards,
             notes=self._notes(summed, names, noted) if any(names) else NO_NOTES,
             contributions=tuple(map(Contribution, samples, all_seconds, _whole(used))),
             settings=self._settings.read(summed),
             partial=any(partial),
-            counts=tuple(_whole([sum(column) for column in columns[counts:]])),
+            counts=tuple(_whole([sum(column) for column in columns[self._counts_at :]])),
             sources=tuple([each for each in enumerate(_whole(numbers[self._first_source :])) if each[1]]),
             through=sum(through) / max(1, len(through)),
         )

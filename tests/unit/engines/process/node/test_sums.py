@@ -10,6 +10,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,8 @@ from ownpace.engines.process.node.reporter import Reporter, WallClock
 from ownpace.engines.process.node.sums import ProcessSum
 from ownpace.engines.process.talk import futex, shared_memory
 from ownpace.engines.process.talk.channels import Work, finish
+from ownpace.engines.process.talk.collectives import SentHeader
+from ownpace.engines.process.talk.header import Numbers
 from ownpace.engines.process.talk.shared_slots import Board, HostSlots, Peers
 from ownpace.engines.process.talk.shared_sums import SharedSums
 
@@ -59,14 +62,14 @@ class Collectives:
     def beside(self) -> Iterator[None]:
         yield
 
-    def read(self, header: torch.Tensor, noted: object) -> object:
+    def read(self, numbers: Numbers, noted: object) -> object:
         return SimpleNamespace(stop=False)
 
 
 def _sum(context: Context, works: list[Work], own: Work | None = None) -> ProcessSum:
     sums = SimpleNamespace(context=context, wait=lambda works, group: finish(works, group, lambda: None))
     make: Callable[..., ProcessSum] = ProcessSum  # given stand-ins
-    header, values = torch.zeros(1), torch.zeros(1)
+    header, values = SentHeader(torch.zeros(1), np.zeros(1)), torch.zeros(1)
     return make(sums, "all-reduce", Collectives(), works, header, values, 0.0, NO_NOTES, True, own=own)
 
 
