@@ -263,7 +263,7 @@ def die_with_parent(read: Callable[[], object]) -> None:
 
 def _remove_socket() -> None:
     """Where the server listens that this process was forked from: its parent would have removed that at its end."""
-    address = getattr(forkserver._forkserver, "_forkserver_address", None)  # type: ignore[attr-defined]  # no stubs
+    address = getattr(forkserver._forkserver, "_forkserver_address", None)
     if isinstance(address, str) and not address.startswith("\0"):
         with contextlib.suppress(OSError):
             Path(address).unlink()
@@ -284,7 +284,7 @@ def _start_forkserver() -> None:
 @contextlib.contextmanager
 def _short_folder() -> Iterator[None]:
     """Let sockets of multiprocessing lie elsewhere, where the temporary folder has too long a name for one."""
-    config: dict[str, object] = multiprocessing.current_process()._config
+    config: dict[str, object] = multiprocessing.current_process()._config  # type: ignore[attr-defined]  # no stubs
     usual = config.get("tempdir")
     if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_FOLDER:
         yield

@@ -48,8 +48,8 @@ _PROBE_S = 0.2
 _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
 )
+_HUNG_UP = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_DISCONNECTED)
 
 
 # Whatever a store holds is not connected to unless it looks like this.
@@ -273,7 +273,7 @@ class Mailbox:
 
     def _await_handshake(self, monitor: zmq.Socket[bytes], to: str, endpoint: str) -> None:
         deadline = time.monotonic() + self._timeout_s
-        connected = False
+        connected = 0
         while (left := deadline - time.monotonic()) > 0:
             if not monitor.poll(max(1, round(min(left, _TICK_S) * 1000))):
                 self._on_wait()
@@ -281,9 +281,10 @@ class Mailbox:
             event = recv_monitor_message(monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 return
-            connected = connected or event == zmq.EVENT_CONNECTED
-            # With a wrong server key, the other side hangs up without a word: only a disconnection shows.
-            if event in _REFUSED or (connected and event == zmq.EVENT_DISCONNECTED):
+            connected += event == zmq.EVENT_CONNECTED
+            # With a wrong server key, the other side hangs up without a word, and does so again. One that has died does
+            # it once, and then nobody listens there.
+            if event in _REFUSED or (connected > 1 and event in _HUNG_UP):
                 raise InputError(
                     f"{to} at {endpoint} and {self.name} have different run keys; give all nodes the same OWNPACE_KEY, "
                     "or none, so that one is made for the run"

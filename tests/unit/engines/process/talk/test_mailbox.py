@@ -126,6 +126,26 @@ def test_who_does_not_answer_is_named(mailboxes):
         mailbox.close(now=True)
 
 
+def test_who_dies_while_a_line_to_it_is_opened_is_gone_and_not_a_stranger():
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+
+    def die() -> None:
+        connection, _ = listening.accept()
+        listening.close()
+        connection.close()
+
+    threading.Thread(target=die, daemon=True).start()
+    endpoint = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+    mailbox = Mailbox("here", "127.0.0.1", RunKey("ours"), lambda to: endpoint, timeout_s=2.0)
+    try:
+        with pytest.raises(MachineDied, match=r"here cannot reach gone at"):
+            mailbox.send("gone", Packet())
+    finally:
+        mailbox.close(now=True)
+
+
 @pytest.mark.parametrize("knows", ["nothing", "the server's key"])
 def test_strangers_get_nothing_through(mailboxes, knows):
     key = RunKey("ours")
