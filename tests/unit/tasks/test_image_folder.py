@@ -161,6 +161,13 @@ def test_a_number_decides_what_is_made_of_an_image(folder):
     both = [(decode(path, 8, number, flip=True), decode(path, 8, number, flip=False)) for number in range(20)]
     turned = sum(flipped != plain for flipped, plain in both)
     assert 4 < turned < 16
+    # Whichever part of an image is taken, it is turned as often.
+    turns = [draws[-1] < 0.5 for draws in map(uniforms, range(2000))]
+    boxes = [random_part(400, 300, uniforms(number)) for number in range(2000)]
+    areas = [(right - left) * (bottom - top) / 120_000 for left, top, right, bottom in boxes]
+    assert [flipped != plain for flipped, plain in both] == turns[:20]
+    means = [np.mean([area for area, turned in zip(areas, turns, strict=True) if turned == each]) for each in (0, 1)]
+    assert abs(means[0] - means[1]) < 0.05
     first, second = next(pair for pair in both if pair[0] != pair[1])
     one, two = (np.frombuffer(each, np.uint8).reshape(8, 8, 3) for each in (first, second))
     assert np.array_equal(one, two[:, ::-1])

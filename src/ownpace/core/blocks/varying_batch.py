@@ -69,9 +69,7 @@ class VaryingBatch(Algorithm):
         """My batches, their sums and the updates made with them, each of which takes this many sums."""
         num_workers = len(me.workers)
         rule = LrRule(self.lr_rule, me.batch_size * num_workers)
-        # A batch whose size is prescribed is computed in the largest pieces: nothing can arrive in between.
-        sizing = self.micro if self.target_batch is None else "fixed"
-        micro = MicroBatch(me.rank, num_workers, me.micro_batch, sizing, self.smoothing)
+        micro = MicroBatch(me.rank, num_workers, me.micro_batch, self.micro, self.smoothing)
         most = self.most_samples(me.batch_size, num_workers)
         name = "max_batch" if self.target_batch is None else "target_batch"
         quota = None if most is None else Quota(name, most, num_workers, sums)
@@ -101,7 +99,7 @@ class OwnPace:
         # Noted for `all_reduce`: a sum awaited in between may change the size, but not that of this batch.
         self._size = self._micro.size
         most = None if self._quota is None else self._quota.next(self._me.rank)
-        if most is not None and self._exact:
+        if most is not None and self._exact:  # in the largest pieces: nothing that arrives in between would end it
             return accumulate(self._me, most, at=at)
         if until is None:
             return accumulate(self._me, self._size if most is None else min(self._size, most), at=at)

@@ -28,7 +28,11 @@ def test_a_late_sum_is_waited_for_and_slow_ones_are_not() -> None:
     assert limit.within(math.inf, 16) == 64
     limit.learn(64, waited=True)
     assert limit.within(math.inf, 16) == 1024  # it grows fast
-    for _ in range(5):
+    limit.learn(512, waited=True)
+    assert limit.within(math.inf, 16) == 8192
+    limit.learn(40, waited=False)
+    assert limit.within(math.inf, 16) == 80  # now it is known, and what was only more than enough is forgotten
+    for _ in range(4):
         limit.learn(40, waited=False)
     assert limit.within(math.inf, 16) == 80
     assert limit.within(60, 16) == 60

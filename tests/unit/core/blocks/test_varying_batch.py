@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ownpace.algorithms.abs_ import AbsSgd
+from ownpace.core.blocks.varying_batch import _TeachingSum
 from ownpace.core.contract.values import Gradient, Parameters, union
 
 
@@ -65,3 +66,14 @@ def test_the_pace_of_a_size_is_read_off_a_sum_of_that_size() -> None:
     finish(AbsSgd(micro="equal-time").worker(me))  # type: ignore[arg-type]  # all that ABS-SGD asks for
     # 0.064 s are enough for 4 of 64 samples, but these take as long: the size returns with the first sum of fours.
     assert me.sizes == [64, 64, 4, 4, 64, 64, 64, 64, 64]
+
+
+def test_a_sum_that_is_awaited_twice_teaches_once() -> None:
+    taught: list[int] = []
+    total = _TeachingSum(Ready(Gradient(torch.zeros(1), 8, (0,))), lambda contributions, size: taught.append(size), 4)
+
+    async def wait() -> None:
+        assert await total is await total
+
+    finish(wait())
+    assert taught == [4]

@@ -12,7 +12,7 @@ from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.values import Shard
 from ownpace.core.learning.group_settings import GroupSettings
 from ownpace.core.learning.layout import Layout
-from ownpace.core.learning.optimizer import ELEMENTWISE, FlatOptimizer, OptimizerSpec
+from ownpace.core.learning.optimizer import ELEMENTWISE, FlatOptimizer, OptimizerSpec, clipped
 
 LAYERWISE = {"adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1)}
 ALL = {
@@ -123,6 +123,15 @@ def test_gradients_are_clipped_as_torch_clips_them(name):
         nn.utils.clip_grad_norm_(module.parameters(), 2.0)
         theirs.step()
     torch.testing.assert_close(values, flat(module), rtol=1e-5, atol=1e-6)
+
+
+def test_a_gradient_of_next_to_nothing_is_clipped_as_torch_clips_it():
+    gradient = torch.tensor([3e-6, 4e-6])
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = gradient.clone()
+    nn.utils.clip_grad_norm_([parameter], 1e-6)
+    torch.testing.assert_close(clipped(gradient, 1e-6), parameter.grad, rtol=1e-5, atol=0.0)
+    assert torch.equal(clipped(torch.zeros(2), 1e-6), torch.zeros(2))
 
 
 @pytest.mark.parametrize(

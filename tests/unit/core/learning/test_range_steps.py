@@ -75,7 +75,7 @@ def test_a_momentum_that_is_off_for_now_is_kept():
     optimizer.settings.assign([0.0 if number == 0.9 else number for number in optimizer.settings.read()])
     steps = optimizer.in_ranges((values, state), samples=1, lr_factor=1.0)
     assert steps is not None
-    steps.begin(None)
+    steps.begin((torch.zeros(LAYOUT.size), {"momentum_buffer": torch.full((LAYOUT.size,), 7.0)}))
     for part in RANGES:
         steps.step(part, torch.ones(LAYOUT.size)[part])
     steps.keep_state()
