@@ -229,13 +229,18 @@ def to_line(event: Event) -> str:
     >>> to_line(Wait(1.0, 1.5, "worker-0", "all-reduce"))
     '{"kind":"wait","t":1.0,"until":1.5,"who":"worker-0","what":"all-reduce"}'
     """
-    record = {"kind": event.kind, **dataclasses.asdict(event)}
-    if record.get("code", "") is None:  # left out, so that files of finished runs are what they were before codes
+    values = _of_end(event) if isinstance(event, End) else {name: getattr(event, name) for name in event.__slots__}
+    return _encoder.encode({"kind": event.kind, **values})
+
+
+def _of_end(event: End) -> Record:
+    # Left out where there is nothing to say, so that files of finished runs are what they were before these fields.
+    record = dataclasses.asdict(event)
+    if event.code is None:
         del record["code"]
-    if isinstance(event, End) and event.sums.rounded_apart is None:  # the same
+    if event.sums.rounded_apart is None:
         del record["sums"]["rounded_apart"], record["sums"]["rounded_apart_max"]
-    # NaN is not JSON: other readers than Python would refuse the file.
-    return json.dumps(record, separators=(",", ":"), allow_nan=False)
+    return record
 
 
 def from_line(line: str) -> Event:
@@ -276,4 +281,6 @@ def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
 
 
+# NaN is not JSON: other readers than Python would refuse the file.
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _decoder = json.JSONDecoder(parse_constant=_refuse)
