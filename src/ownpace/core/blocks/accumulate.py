@@ -65,17 +65,21 @@ async def accumulate_and_reduce(me: Worker, samples: int) -> Gradient:
     return await me.all_reduce(await accumulate_all_but_last(me, samples))
 
 
-async def accumulate_and_step(me: Worker, samples: int) -> Gradient:
+def accumulate_and_step(me: Worker, samples: int) -> Awaitable[Gradient]:
     """One update with the sum of all workers' gradients, mine of `samples` samples; returns what goes with the sum.
 
     The sum is hidden where it can be: behind the backward pass, during which layers that are ready leave, and behind
     the next forward pass, which waits for a layer only where it needs it.
     """
+    # In one piece: without a coroutine that has nothing to wait for.
+    if 0 < samples <= me.micro_batch:
+        return me.step_by_layer(me.all_reduce(me.gradient(samples)))
+    return _step_in_pieces(me, samples)
+
+
+async def _step_in_pieces(me: Worker, samples: int) -> Gradient:
     mine: Gradient | Pending[Gradient]
-    if 0 < samples <= me.micro_batch:  # in one piece: without a coroutine that has nothing to wait for
-        mine = me.gradient(samples)
-    else:
-        mine = me.no_gradient() if samples <= 0 else await accumulate_all_but_last(me, samples)
+    mine = me.no_gradient() if samples <= 0 else await accumulate_all_but_last(me, samples)
     return await me.step_by_layer(me.all_reduce(mine))
 
 

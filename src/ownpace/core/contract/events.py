@@ -229,15 +229,18 @@ def to_line(event: Event) -> str:
     >>> to_line(Wait(1.0, 1.5, "worker-0", "all-reduce"))
     '{"kind":"wait","t":1.0,"until":1.5,"who":"worker-0","what":"all-reduce"}'
     """
-    if isinstance(event, End):
-        record = dataclasses.asdict(event)
-        if event.code is None:  # left out, so that files of finished runs are what they were before codes
-            del record["code"]
-        if event.sums.rounded_apart is None:  # the same
-            del record["sums"]["rounded_apart"], record["sums"]["rounded_apart_max"]
-    else:  # nothing in it is an object of its own: `asdict` would copy each number
-        record = {name: getattr(event, name) for name in event.__slots__}
-    return _encode({"kind": event.kind, **record})
+    values = _of_end(event) if isinstance(event, End) else {name: getattr(event, name) for name in event.__slots__}
+    return _encode({"kind": event.kind, **values})
+
+
+def _of_end(event: End) -> Record:
+    # Left out where there is nothing to say, so that files of finished runs are what they were before these fields.
+    record = dataclasses.asdict(event)
+    if event.code is None:
+        del record["code"]
+    if event.sums.rounded_apart is None:
+        del record["sums"]["rounded_apart"], record["sums"]["rounded_apart_max"]
+    return record
 
 
 def from_line(line: str) -> Event:

@@ -143,7 +143,7 @@ class Gradient:
 
     def without_numbers(self) -> Gradient:
         """What is known of it, but for its numbers."""
-        bare = self._with(self.total.new_empty(0), self.notes)  # no view: whoever keeps it would keep all of them
+        bare = self._with(self.total.new_empty(0), self.notes)  # no view, which would keep all of them in memory
         bare.contributions = self.contributions
         return bare
 

@@ -92,8 +92,9 @@ class Backward(NamedTuple):
 class VirtualGradient(JoinedLater, Gradient, Due):
     """A gradient that is being computed."""
 
-    __slots__ = ("computed", "done", "driver", "end", "parts", "start", "then", "worker")
+    __slots__ = ("computed", "done", "driver", "end", "nbytes", "parts", "start", "then", "worker")
     worker: Computing
+    nbytes: int
     start: float
     end: float
     computed: int

@@ -72,10 +72,9 @@ def regroup_s(simulation: Simulation, members: Sequence[str]) -> float:
     agreeing_s = REGROUP_LATENCIES * (network.latency_s + between_s)
     if simulation.job.servers or len(members) < 2:
         return agreeing_s
-    nbytes = simulation.learning.initial.nbytes
     slowest = min([network.bandwidth_bytes_per_s, *(uplink.bandwidth_bytes_per_s for uplink in uplinks)])
     latencies_s = (len(members) - 1) * network.latency_s + (len(sites) - 1) * between_s
-    return agreeing_s + nbytes / slowest + latencies_s
+    return agreeing_s + simulation.parameter_bytes / slowest + latencies_s
 
 
 def take_state(

@@ -163,6 +163,7 @@ class ArrivingGradient(VirtualGradient):
     ) -> None:
         super().__init__(worker.simulation.learning.initial, samples, worker.progress.versions)
         self.worker, self.computed = worker, samples
+        self.nbytes = worker.simulation.parameter_bytes
         self.start, self.end = ready_s, math.inf
         self.then, self.done, self.driver, self.parts = None, False, None, None
         self._ready_s, self._indices, self._plus = ready_s, indices, plus

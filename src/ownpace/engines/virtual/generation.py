@@ -135,14 +135,13 @@ class VirtualGeneration:
     def _make_workers(self) -> list[VirtualWorker]:
         simulation, records = self._simulation, self._state["workers"]
         numbers = simulation.numbers
-        whole = Shard(0, 0, simulation.learning.layout.size)
         # Those that hold the same replica share it: workers that step alike then compute each step once.
         replicas: dict[int, Replica] = {}
         workers = []
         for rank, name in enumerate(self.members):
             index = records[name]["replica"] if name in records and not self.servers else 0
             if index not in replicas:
-                replicas[index] = self._replica(index, whole)
+                replicas[index] = self._replica(index, simulation.whole)
                 replicas[index].holders = 0
             replicas[index].holders += 1
             shards = max(1, len(self.servers))

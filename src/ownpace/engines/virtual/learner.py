@@ -102,17 +102,6 @@ class VirtualLearner:
             values = replica.peek(simulation.optimizer(self.address.shard), gradient, self._lr_factor(lr_scale))
         return Parameters(values, self.progress.version, self.address.shard)
 
-    def place(self, parameters: Parameters) -> None:
-        if len(self.progress.versions) == 1:
-            self._values = parameters.values
-        else:
-            shard = parameters.shard
-            self._values = self._values.clone()  # snapshots of it may have been handed out
-            self._values[shard.start : shard.stop] = parameters.values
-        self.progress.placed(parameters)
-        self._replica = None
-        self._snapshot = None
-
     def local_step(self, gradient: Gradient, *, lr_scale: float = 1.0) -> None:
         if gradient.samples and self.simulation.real:
             if self._before is None:

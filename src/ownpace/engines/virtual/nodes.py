@@ -231,8 +231,7 @@ class VirtualCommunicator(VirtualNode):
 
     def __init__(self, surroundings: tuple[Simulation, Collectives], index: int, site: str) -> None:
         simulation = surroundings[0]
-        whole = Shard(0, 0, simulation.learning.layout.size)
-        address = VirtualAddress("communicator", index, f"communicator-{index}", whole, site)
+        address = VirtualAddress("communicator", index, f"communicator-{index}", simulation.whole, site)
         bandwidth = simulation.job.fleet.network.bandwidth_bytes_per_s
         super().__init__(surroundings, address, bandwidth, Progress(simulation.budget))
 

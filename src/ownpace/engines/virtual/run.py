@@ -116,9 +116,10 @@ class VirtualRun:
         return Outcome("finished" if error is None else str(error), error, monitor.model.export())
 
     def _header(self) -> events.Run:
-        learning = self.simulation.learning
-        groups = self.simulation.roster.names()
-        return self.simulation.job.header("virtual", learning.layout.size, learning.initial.nbytes, groups)
+        simulation = self.simulation
+        groups = simulation.roster.names()
+        num_parameters = simulation.learning.layout.size
+        return simulation.job.header("virtual", num_parameters, simulation.parameter_bytes, groups)
 
     def _plan(self) -> None:
         """Schedule what will happen to the run, whichever generation it is in by then."""

@@ -84,6 +84,8 @@ class Simulation:
             if job.timing_only
             else RealLearning(job.task, device, job.autocast, seed=job.seed, graphs=job.cuda_graphs)
         )
+        self.parameter_bytes = self.learning.initial.nbytes
+        """Of all parameters, and so of a gradient."""
         self.steps_by_layer = job.optimizer.clip_norm is None and job.optimizer.custom is None
         """Whether a step can be made layer by layer; clipping needs all of a gradient, and so may an optimizer."""
         self._said: tuple[Gradient, Gradient] | None = None

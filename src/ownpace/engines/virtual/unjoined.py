@@ -25,13 +25,11 @@ _TOTAL: MemberDescriptorType = vars(Gradient)["total"]
 class Unjoined:
     """A gradient, layer by layer."""
 
-    __slots__ = ("_layout", "_parts", "nbytes")
+    __slots__ = ("_layout", "_parts")
 
     def __init__(self, layout: Layout, parts: list[Tensor]) -> None:
         self._layout = layout
         self._parts = parts
-        self.nbytes = layout.size * parts[0].element_size()
-        """Of all layers."""
 
     def join(self) -> Tensor:
         """As one vector, which is the caller's."""
@@ -102,10 +100,6 @@ class JoinedLater:
             return _TOTAL.__get__(self)
 
         total = property(_joined, _TOTAL.__set__)
-
-    @property
-    def nbytes(self) -> int:
-        return _TOTAL.__get__(self).nbytes if self.parts is None else self.parts.nbytes
 
 
 __all__ = ["JoinedLater", "SumSoFar", "Unjoined"]

@@ -91,6 +91,7 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         # A tensor without contents, where nothing but time is simulated: its size matters, for what it costs to send.
         computed = VirtualGradient(simulation.learning.initial, samples, versions, math.nan, end - start, NO_NOTES)
         computed.parts = None
+        computed.nbytes = simulation.parameter_bytes
         if simulation.real:
             # Drawn and computed when it is asked for, though it is done later: parameters may have moved on by then.
             indices = simulation.draw(self.rank, samples) if batch is None else batch.indices
@@ -164,9 +165,21 @@ class VirtualWorker(VirtualLearner, VirtualNode):
         return Unjoined(simulation.learning.layout, parts), loss
 
     def place(self, parameters: Parameters | Pending[Message]) -> None:
-        if isinstance(parameters, Parameters):
-            super().place(parameters)
+        if not isinstance(parameters, Parameters):
+            self._expect(parameters)
             return
+        if len(self.progress.versions) == 1:
+            self._values = parameters.values
+        else:
+            shard = parameters.shard
+            self._values = self._values.clone()  # snapshots of it may have been handed out
+            self._values[shard.start : shard.stop] = parameters.values
+        self.progress.placed(parameters)
+        self._replica = None
+        self._snapshot = None
+
+    def _expect(self, parameters: Pending[Message]) -> None:
+        """Put parameters in their places when they come; the next gradient waits for them."""
         assert isinstance(parameters, VirtualReceive), "what was asked for here"
         if self.arriving is None or self.arriving.is_taken:
             self.arriving = Arriving(self, self.arriving)
