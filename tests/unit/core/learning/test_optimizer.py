@@ -129,7 +129,7 @@ def test_gradients_are_clipped_as_torch_clips_them(name):
     ("settings", "message"),
     [
         ({"nesterov": True}, "momentum is 0.0"),
-        ({"nesterov": True, "momentum": 0.9, "name": "rmsprop"}, "the optimizer rmsprop"),
+        ({"nesterov": True, "momentum": 0.9, "name": "rmsprop"}, "the optimizer is rmsprop"),
         ({"clip_norm": 0.0}, "clip_norm is 0.0; it must be a finite number above 0"),
     ],
 )
