@@ -138,7 +138,7 @@ def test_a_gradient_of_next_to_nothing_is_clipped_as_torch_clips_it():
     ("settings", "message"),
     [
         ({"nesterov": True}, "momentum is 0.0"),
-        ({"nesterov": True, "momentum": 0.9, "name": "rmsprop"}, "the optimizer rmsprop"),
+        ({"nesterov": True, "momentum": 0.9, "name": "rmsprop"}, "the optimizer is rmsprop"),
         ({"clip_norm": 0.0}, "clip_norm is 0.0; it must be a finite number above 0"),
     ],
 )
