@@ -85,6 +85,14 @@ def test_a_page_is_shown_without_a_complaint(chromium, small, width, dark):
     assert chromium.requests() == [small.as_uri()]
 
 
+def test_a_single_evaluation_is_a_dot(chromium, tmp_path):
+    _, events = simulate(make_algorithm("sync"), samples=400)
+    once = [event for event in events if not isinstance(event, Evaluation) or not event.t]
+    write_page([PageRun("once", digest(once), {}, "again")], tmp_path / "once.html", "today")
+    chromium.show(tmp_path / "once.html", width=1280)
+    assert chromium.value("document.querySelectorAll('#chart .dot:not([visibility])').length") == 1
+
+
 def test_on_paper_it_is_light(chromium, small):
     chromium.show(small, width=1280, dark=True)
     colour = "getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()"

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from ownpace.cli.main import main
+
 FIRST = (
     "train --algorithm stale -p staleness=2 --task quadratic -t noise=0.5 --fleet mild --samples 400 --seed 3 --json"
 )
@@ -110,3 +112,47 @@ def test_what_cannot_be_run_is_one_line(ownpace, tmp_path, arguments, words):
     assert err.startswith("ownpace: ")
     assert err.count("\n") == 1
     assert words in err
+
+
+MISTAKEN = """
+import torch
+from ownpace import Algorithm, Task
+
+class Raises(Algorithm):
+    async def worker(self, me):
+        raise KeyError("sam")
+
+class Shapes(Task):
+    def model(self):
+        return torch.nn.Linear(3, 2)
+    def train_samples(self):
+        return torch.randn(64, 2), torch.arange(64) % 2
+    test_samples = train_samples
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (
+            "--algorithm mistaken.py:Raises",
+            "KeyError: 'sam' (mistaken.py, line 7): raised in a run of your own code",
+        ),
+        ("--task mistaken.py:Shapes", "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+    ],
+)
+def test_a_mistake_in_ones_own_code_is_one_line_and_all_of_it_if_asked(ownpace, tmp_path, own, words):
+    (tmp_path / "mistaken.py").write_text(MISTAKEN, encoding="utf-8")
+    code, _, err = ownpace(f"train {own} --samples 64 --fleet 1,1 --out r")
+    lines = [line for line in err.splitlines() if "%" not in line]
+    assert code == 2
+    assert len(lines) == 1
+    assert words in lines[0]
+    with pytest.raises((KeyError, RuntimeError)):
+        main(f"train {own} --samples 64 --fleet 1,1 --out again --verbose".split())
+
+
+def test_a_limit_of_events_is_not_negative(ownpace):
+    code, _, err = ownpace("train --events-limit -1 --samples 64 --timing-only")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "events_limit_mb is -1" in err

@@ -52,6 +52,7 @@ def test_measure_shows_a_table_and_writes_a_fleet_once(ownpace, monkeypatch) -> 
     ("arguments", "words"),
     [
         ("measure --seconds 0", "seconds is 0.0; it must be"),
+        ("measure --workers 10000", "workers is 10,000; one machine takes 1,024 processes at most"),
         ("measure --batch-size 5000", "batch_size is 5000, more than the 1437 training samples"),
         ("measure --out fleet.json", "does not end in .toml"),
         ("train --algorithm auto --resume runs/first", "keeps the algorithm it has; leave it out"),

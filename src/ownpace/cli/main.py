@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -16,7 +17,8 @@ import typer
 import ownpace
 from ownpace.cli.commands import Commands, register_all
 from ownpace.cli.help import HelpOption, show_help
-from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError, shown
+from ownpace.core import own_code
+from ownpace.core.contract.errors import InputError, Interrupted, OwnpaceError, listed, shown
 
 # What typer raises for bad usage; newer versions bring their own copy of click, where these live.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
@@ -81,19 +83,28 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if error.told and not is_main_process():
             sys.exit(error.exit_code)
         _fail(str(error), error.exit_code)
-    except (MemoryError, RuntimeError) as error:
-        from ownpace.core.learning.out_of_memory import is_out_of_memory
-
-        if not is_out_of_memory(error):
+    except Exception as error:
+        if (line := _explained(error)) is None:
             raise
-        _fail("there is not enough memory; use a smaller task, model or batch, or fewer workers", InputError.exit_code)
-    except OSError as error:
-        if error.errno not in _NO_PATH:
-            raise
-        _fail(f"{shown(error.filename)} cannot be used: {error.strerror}; give another", InputError.exit_code)
+        _fail(line, InputError.exit_code)
     if code == Interrupted.exit_code:  # before anything was begun
         _fail("interrupted", code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explained(error: Exception) -> str | None:
+    """What ended a run though it was not raised on purpose; None: it is a fault of ours, or all of it is to be seen."""
+    if isinstance(error, OSError) and error.errno in _NO_PATH:
+        return f"{shown(error.filename)} cannot be used: {error.strerror}; give another"
+    if isinstance(error, MemoryError | RuntimeError):
+        from ownpace.core.learning.out_of_memory import is_out_of_memory
+
+        if is_out_of_memory(error):
+            return "there is not enough memory; use a smaller task, model or batch, or fewer workers"
+    if not (own := own_code.files_in_use()) or logging.getLogger("ownpace").level:
+        return None
+    where = own_code.in_a_line(error, own[-1])
+    return f"{where}: raised in a run of your own code in {listed(own)}; mend that; --verbose shows the whole traceback"
 
 
 def _usage(error: Exception, arguments: Sequence[str]) -> str:

@@ -117,7 +117,7 @@ class Bar:
         if self._say is None:
             self._show_workers(progress)
         else:
-            self._say(f"{done / self._total:.0%} {' '.join(note.split())}" if self._total else note, False)
+            self._say(f"{min(1.0, done / self._total):.0%} {' '.join(note.split())}" if self._total else note, False)
 
     def _speed(self, progress: ProgressReport) -> str:
         """The engine's time, samples per second and, where the limit is known, their share of it."""

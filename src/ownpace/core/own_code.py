@@ -102,6 +102,11 @@ def file_of(module: str) -> str | None:
     return _sources[module][0] if module in _sources else None
 
 
+def files_in_use() -> list[str]:
+    """The paths of the files that were loaded."""
+    return list(dict.fromkeys(path for path, _ in _sources.values()))
+
+
 def reduced(thing: object) -> tuple[Callable[..., object], tuple[object, ...]] | None:
     """How to pickle a module, class or function of a loaded file, as `__reduce__` says it; None: it is none of those.
 

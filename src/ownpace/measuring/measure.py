@@ -25,6 +25,8 @@ from ownpace.run.names import task_of
 from ownpace.run.saved import label
 
 SECONDS = 20.0
+MOST_PROCESSES = 1024
+"""On one machine: each takes half a gigabyte, and more would only bring it down."""
 LAST_S = 1e9
 """When the run would end by itself; it ends with the measurement."""
 
@@ -80,6 +82,8 @@ def measure_config(
     `on_start` is called once everything that was given is known to be right.
     """
     positive(seconds=seconds, workers=workers, batch_size=config.batch_size)
+    if workers is not None and workers > MOST_PROCESSES:
+        raise InputError(f"workers is {workers:,}; one machine takes {MOST_PROCESSES:,} processes at most")
     if out is not None and is_main_process():  # before a minute is spent
         check_free(out, overwrite=overwrite)
     with tempfile.TemporaryDirectory(prefix="ownpace-") as folder:

@@ -104,7 +104,9 @@ def _answer(name: str, answer: WhatIf, plan: Plan, fleet: Fleet) -> str:
     if is_chance and abs(gain - 1) >= LITTLE:
         change += "; that may be chance"
     if kind == "drop":
-        return f"{_dropped(rest, 1.0 if is_chance else gain, change, fleet)}{then}."
+        # Of two classes either of which may go, hardly ever both may: what is left would be another fleet.
+        is_best = all(gain >= (each.gain or 0.0) for key, each in plan.what_if.items() if key.startswith("drop:"))
+        return f"{_dropped(rest, 1.0 if is_chance else gain, change, fleet, is_best=is_best)}{then}."
     subject = {
         "add": lambda: f"{rest.rpartition(':')[2]} more of {rest.rpartition(':')[0]}",
         "network": lambda: f"{_times_text(rest)} the network",
@@ -136,14 +138,14 @@ def _chance(kind: str, answer: WhatIf, plan: Plan) -> float:
     return math.sqrt((first.spread**2 + answer.spread**2) / num) / first.time_to_target
 
 
-def _dropped(name: str, gain: float, change: str, fleet: Fleet) -> str:
+def _dropped(name: str, gain: float, change: str, fleet: Fleet, *, is_best: bool) -> str:
     try:
         count = num_workers(fleet, name)
     except KeyError:  # a name that stands for several classes
         count = 0
     machines = f"{name} ({count} {'machine' if count == 1 else 'machines'})" if count else name
     if gain > 1 + LITTLE:
-        return f"Leave out {machines}: without, {change}"
+        return f"{'Leave out' if is_best else 'Or leave out'} {machines}: without, {change}"
     if gain > 1 - LITTLE:
         return f"{machines} may stay or go: without, {change}"
     return f"Keep {machines}: without, {change}"

@@ -28,6 +28,8 @@ def advice(summary: Summary, asked: int | None = None) -> list[str]:
     """
     if summary.reason != "finished":
         return []  # why it ended says more
+    if not summary.updates:
+        return ["no update was made, so nothing was learnt: its workers ended before the first, or never made a step"]
     # A pace that was not kept explains what follows, so it comes first.
     rules: list[Callable[[Summary, int | None], str | None]] = [_pace, _updates, _budget, _target, _shares]
     return [line for rule in rules if (line := rule(summary, asked)) is not None]

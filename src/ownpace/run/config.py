@@ -212,7 +212,7 @@ class Config:
             raise InputError("log_files needs a folder to write to; name it with out, or leave log_files out")
         task = task_of(self.task, self.model, self.task_parameters)
         fleet = self.machines()
-        not_negative(checkpoint_every=self.checkpoint_every)
+        not_negative(checkpoint_every=self.checkpoint_every, events_limit_mb=self.events_limit_mb)
         positive(checkpoints_kept=self.checkpoints_kept)
         same: dict[str, Any] = {name: getattr(self, name) for name in shared_with_job()}
         samples = num_samples(self, task)

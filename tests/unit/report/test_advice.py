@@ -62,6 +62,7 @@ LARGE = replace(USUAL, update_samples=UpdateSamples(900.0, 2000))
             replace(USUAL, worker_samples={"worker-0": 9950, "worker-1": 30, "worker-2": 20}),
             ["2 workers (worker-1 …) did 0.5% of the computing"],
         ),
+        (replace(MISSED, updates=0, samples=0), ["no update was made, so nothing was learnt"]),
         (replace(SLOW, reason="it diverged", code="diverged"), []),
     ],
 )

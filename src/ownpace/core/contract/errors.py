@@ -13,9 +13,10 @@
     ├── NotWritten                      not-written        6     the run went on, but not all of it could be written
     └── Interrupted                     interrupted      130     Ctrl-C; everything up to then has been written
 
-Any other exception is a bug of ours and keeps its traceback (exit code 1). Errors travel between processes by their
-code, which is also in the last record of a run's events: what is decided because of an error is decided by its class or
-code, never by its text.
+Any other exception is a bug of ours and keeps its traceback (exit code 1); where the command line was given a task or
+an algorithm in a file, it is taken for a mistake in that, and ends in a line, too. Errors travel between processes by
+their code, which is also in the last record of a run's events: what is decided because of an error is decided by its
+class or code, never by its text.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def timeline(digest: RunDigest) -> Json:
         "workers": sum(map(len, digest.start.classes.values())),
         "overview": _overview(lines.overview, end),
         "stretches": [_stretch(each) for each in lines.stretches(end)],
-        "marks": [{"t": mark.t, "text": _mark(mark)} for mark in digest.marks],
+        "marks": [{"t": t, "text": text} for t, text in marks(digest)],
         "omitted": _merged([(each.t, each.until) for each in digest.omitted], end / 200),
     }
 
@@ -54,6 +54,11 @@ def _merged(stretches: Sequence[tuple[float, float]], gap: float) -> list[list[f
         else:
             merged.append([t, until])
     return merged
+
+
+def marks(digest: RunDigest) -> list[tuple[float, str]]:
+    """What happened to machines, and when."""
+    return [(mark.t, _mark(mark)) for mark in digest.marks]
 
 
 def _mark(mark: Fault | Generation) -> str:

@@ -22,13 +22,14 @@ from ownpace.report.page import chart_data
 from ownpace.report.page.bars import histogram, time_bars
 from ownpace.report.page.tables import differences, summary_table, swatch, whole_settings
 from ownpace.report.page.verdict import verdict
+from ownpace.report.page.words import duration
 from ownpace.report.summary import Summary
 
 MARK = '<!doctype html>\n<html lang=en>\n<meta name=generator content="ownpace'
 """What every page begins with: only such a file is replaced."""
 MOST_RUNS = 40
 _DASHES = ("", "6 4", "2 3", "10 3 2 3")
-"""Of several runs of one algorithm."""
+"""Of several runs of one colour: those of one algorithm, or, by chance, of two of the user's own."""
 _SCRIPTS = ("curves.js", "timeline.js", "page.js")
 
 
@@ -70,7 +71,7 @@ def page(runs: Sequence[PageRun], made_at: str) -> str:
     marks = [swatch(colour_of(run.summary.algorithm), dash) for run, dash in zip(runs, dashes, strict=True)]
     script = "".join(_asset(name) for name in _SCRIPTS)
     sections = [
-        _header(headline, [*more, *_problems(runs)]),
+        _header(headline, [*more, *_happened(runs), *_problems(runs)]),
         _section("runs", "Runs", summary_table([(m, r.name, r.summary) for m, r in zip(marks, runs, strict=True)])),
         _curves(runs),
         _section("time", "Where the time went", _TIME + _cards(runs, marks, _time)),
@@ -118,12 +119,13 @@ def _embedded(data: object) -> str:
 
 
 def _dashes(runs: Sequence[PageRun]) -> list[str]:
-    """Runs of one algorithm have its colour, and lines of their own."""
+    """Runs of one algorithm have its colour, and all of one colour have lines of their own."""
     seen: Counter[str] = Counter()
     dashes = []
     for run in runs:
-        dashes.append(_DASHES[seen[run.summary.algorithm] % len(_DASHES)])
-        seen[run.summary.algorithm] += 1
+        colour = colour_of(run.summary.algorithm)
+        dashes.append(_DASHES[seen[colour] % len(_DASHES)])
+        seen[colour] += 1
     return dashes
 
 
@@ -228,6 +230,16 @@ def _settings(runs: Sequence[PageRun], marks: Sequence[str]) -> str:
         for mark, run in zip(marks, runs, strict=True)
     )
     return f"<div class=scroll>{table}</div><div class=cards>{each}</div>"
+
+
+def _happened(runs: Sequence[PageRun]) -> list[str]:
+    """What became of machines: the first of each run, which its timeline may not show at first."""
+    lines = []
+    for run in runs:
+        if marks := chart_data.marks(run.digest):
+            more = f", and {len(marks) - 1:,} more of this kind" if len(marks) > 1 else ""
+            lines.append(f"{run.name}: after {duration(marks[0][0])}, {marks[0][1]}{more}; its timeline shows where.")
+    return lines
 
 
 def _problems(runs: Sequence[PageRun]) -> list[str]:

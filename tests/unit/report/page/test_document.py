@@ -11,7 +11,7 @@ import pytest
 
 from ownpace.algorithms import make_algorithm
 from ownpace.core.contract.errors import InputError
-from ownpace.core.contract.events import Compute, Event, Omitted, Run, Update
+from ownpace.core.contract.events import Compute, Event, Fault, Omitted, Run, Update
 from ownpace.report.digest import digest
 from ownpace.report.page import PageRun, write_page
 from ownpace.report.page.document import MARK, MOST_RUNS, page
@@ -82,6 +82,13 @@ def test_runs_of_one_algorithm_have_its_colour_and_lines_of_their_own():
     table = text[text.index("<table class=settings") :]
     assert re.search(r"lr</th><td data-label=\"a\">0.1</td><td data-label=\"b\">0.2</td>", table)
     assert ">seed</th>" not in table[: table.index("</table>")]  # the same in both
+
+
+def test_what_happened_to_machines_is_said():
+    _, events = simulate(make_algorithm("sync"), samples=400)
+    killed = [*events[:-1], Fault(0.02, "worker-1", "kill"), Fault(0.03, "worker-1", "back"), events[-1]]
+    text = page([PageRun("first", digest(killed), {}, "")], "today").replace("\N{NO-BREAK SPACE}", " ")
+    assert "first: after 20.0 ms, kill: worker-1, and 1 more of this kind; its timeline shows where." in text
 
 
 def test_damage_and_missing_detail_are_said():

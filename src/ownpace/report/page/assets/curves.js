@@ -104,6 +104,10 @@ class Curves {
     this.axes(svg, frame, value, over, width, height);
     for (const line of lines) {
       const path = node("path", {class: "curve", d: this.path(line, frame)}, svg);
+      if (line.x.length === 1) {  // no line can be drawn of it
+        const dot = node("circle", {class: "dot", r: 4.5, cx: frame.x(line.x[0]), cy: frame.y(line.y[0])}, svg);
+        dot.style.setProperty("--c", line.run.colour);
+      }
       path.style.setProperty("--c", line.run.colour);
       if (line.run.dash) path.setAttribute("stroke-dasharray", line.run.dash);
     }
