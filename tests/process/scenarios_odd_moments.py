@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import warnings
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import torch
 from tests.process.small_net import RANK, flat
+from tests.process.started import PATIENCE_S
 from torch import nn
+from torch.utils.data import DataLoader
 
 import ownpace
 
@@ -134,6 +137,10 @@ def told_of_center(*, by_hook: bool) -> list[str]:
     return [str(one.message) for one in caught]
 
 
+def collect(worker: int) -> None:
+    gc.collect()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     found = {
@@ -142,9 +149,12 @@ def main() -> None:
     found["skipped"] = float((skipped(overlap=False) - skipped(overlap=None)).abs().max())
     seen = generator_seen_by_others()
     centers = [told_of_center(by_hook=by_hook) for by_hook in (False, True)]
+    # After a fleet: its groups are garbage by then, which a worker must not free.
+    loader = DataLoader(SHIFTED, 20, num_workers=1, worker_init_fn=collect, timeout=PATIENCE_S)
+    loaded = sum(len(x) for (x,) in loader)
     refusals = [refusal(how) for how in ("data", "other")]
     clamps = {how: clamped(how.split(",")[0], by_hook="hook" in how) for how in ("pace", "async", "pace, hook", "sync")}
-    told = {"off": found, "seen": seen, "refusals": refusals, "clamps": clamps, "centers": centers}
+    told = {"off": found, "seen": seen, "refusals": refusals, "clamps": clamps, "centers": centers, "loaded": loaded}
     Path(sys.argv[2], f"{RANK}.json").write_text(json.dumps(told))
 
 

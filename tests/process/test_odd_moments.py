@@ -249,6 +249,7 @@ def test_two_ranks_at_odd_moments(start: Start, tmp_path: Path) -> None:
     # A rank that never steps a model itself sees the steps of the others.
     assert len(set(ranks[0]["seen"])) > 1
     assert all("gradients were changed" in refusal for rank in ranks for refusal in rank["refusals"])
+    assert [rank["loaded"] for rank in ranks] == [80, 80]
     (told,), untold = ranks[0]["centers"]
     assert told.startswith("center, which no optimizer has, is another one on each rank after this loop")
     assert [untold, *ranks[1]["centers"]] == [[], [], []]

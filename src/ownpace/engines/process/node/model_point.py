@@ -36,7 +36,7 @@ class Loses(Enum):
     )
 
 
-class _Given(NamedTuple):
+class _AsGiven(NamedTuple):
     """What the script was given."""
 
     words: str
@@ -54,7 +54,7 @@ class ModelPoint:
         self._user = user
         self.own: Tensor | None = None
         """Its own parameters, while the model is elsewhere."""
-        self._seen: _Given | None = None
+        self._seen: _AsGiven | None = None
         self._watched = 0
         self._writes = False
 
@@ -79,7 +79,7 @@ class ModelPoint:
             is_compared = self._writes or self._watched < _WATCHED
             self._watched += 1
             values = self._user.snapshot() if is_compared else None
-            self._seen = _Given(
+            self._seen = _AsGiven(
                 f"{when} (weight clipping, load_state_dict, optimizer.eval()?), {what.value}", self._writings(), values
             )
 

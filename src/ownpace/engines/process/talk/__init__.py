@@ -9,7 +9,7 @@ shared_memory  large tensors between processes of one host; spare_memory: used a
 shared_sums    sums on one host, through memory (shared_slots, or a GPU's: gpu_slots) that members give each other
                (shared_meeting) and wait for (futex)
 links          bandwidths that a fleet file prescribes
-channels       the connections of a group, over gloo or NCCL
+channels       the connections of a group, over gloo or NCCL; forks: they must leave them alone
 collectives    sums of gradients over them, in buckets that can leave during the backward pass
 header         what travels with a sum: samples, versions, notes, the wish to stop
 store          asking the store that all processes share, without being deaf meanwhile

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ownpace.core.contract.errors import PeerLost
+from ownpace.engines.process.talk.forks import keep_garbage_from_forks
 from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import read_when_set
 
@@ -329,6 +330,7 @@ def _connect(name: str, number: int, member: int, size: int, wiring: Wiring, cou
 def _make(
     name: str, number: int, member: int, size: int, wiring: Wiring, count: int, over: threading.Event
 ) -> _ProcessGroup:
+    keep_garbage_from_forks()
     # A prefix for each channel: groups that meet at the same keys would mix up their addresses.
     base = wiring.store
     if isinstance(base, SealedStore):
