@@ -18,7 +18,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, BinaryIO, TypeVar, get_args, get_origin, get_type_hints
+from typing import BinaryIO, TypeVar, get_args, get_origin, get_type_hints
 
 from ownpace.core.contract.errors import InputError
 from ownpace.core.contract.events import Detail, Event, Omitted, Record, from_line, from_record, json_records
@@ -56,7 +56,7 @@ class Columns:
     """Records of one kind of detail, which are close to each other in a file; many take hardly longer than a few."""
 
     kind: type[Detail]
-    values: tuple[tuple[Any, ...], ...]
+    values: tuple[tuple[object, ...], ...]
     """Of each field those of all records, in the order of the kind's fields."""
 
     def events(self) -> Iterator[Event]:
