@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from io import TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -15,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import ownpace
+from ownpace.cli import streams
 from ownpace.cli.commands import Commands, register_all
 from ownpace.cli.help import HelpOption, show_help
 from ownpace.core import own_code
@@ -66,9 +66,7 @@ def ownpace_(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line. What a user caused ends in one line and its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no ≤ does not cost the result
+    streams.last()
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # where --algorithm module:Class looks, as `python -m` does
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
 
 from ownpace.core.contract.events import Evaluation, Event
@@ -69,16 +70,19 @@ class ProgressLine:
     def close(self) -> None:
         """The last run has ended: leave nothing half written."""
         if self._is_shown:
-            self._stream.write("\r" + " " * COLUMNS + "\r")
-            self._stream.flush()
+            self._put("\r" + " " * COLUMNS + "\r")
             self._is_shown = False
 
     def _write(self, line: str) -> None:
         line = line[:COLUMNS]
         # Over what was there, which may have been longer.
-        self._stream.write(f"\r{line:<{COLUMNS}}" if self._live else f"{line}\n")
-        self._stream.flush()
+        self._put(f"\r{line:<{COLUMNS}}" if self._live else f"{line}\n")
         self._is_shown = self._live
+
+    def _put(self, text: str) -> None:
+        with suppress(BrokenPipeError):  # nobody reads any more, which ends no run
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def progress_line(wanted: bool | None) -> ProgressLine | None:

@@ -221,6 +221,18 @@ class Clock:
         return self.now
 
 
+class Unread(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_progress_that_nobody_reads_ends_no_run(live, monkeypatch):
+    line = ProgressLine(Unread(), live=live, every_s=0.0)
+    monkeypatch.setattr("ownpace.run.watching.progress_line", lambda wanted: line)
+    assert ownpace.train(**SMALL).summary.updates
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_progress_is_a_line_written_anew_or_a_few_that_stay(live, monkeypatch):
     stream = io.StringIO()

@@ -1,0 +1,51 @@
+"""Standard output and error whose reader may go away (`ownpace train … | head`): a run is worth more than what it says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from io import TextIOWrapper
+
+
+class LastingStream(TextIOWrapper):
+    """Once nobody reads any more, what is written goes nowhere."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            self._go_nowhere()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            self._go_nowhere()
+
+    def _go_nowhere(self) -> None:
+        # What is still in the buffer, too: else it would be tried again at the end, and be an error then.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+def last() -> None:
+    """Let both outlast their readers, and a terminal that lacks a character of ours."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if type(stream) is TextIOWrapper:  # not what tests or notebooks put there
+            setattr(sys, name, _lasting(stream))
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _lasting(stream: TextIOWrapper) -> LastingStream:
+    stream.flush()
+    return LastingStream(
+        stream.buffer,
+        encoding=stream.encoding,
+        errors="replace",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )

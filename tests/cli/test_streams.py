@@ -1,0 +1,25 @@
+"""Output that nobody reads to its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_TRAIN = ("train", "--algorithm", "sync", "--fleet", "2,1", "--samples", "200")
+
+
+@pytest.mark.parametrize("gone", ["stdout", "stderr"])
+def test_a_reader_that_goes_away_costs_no_run_its_model(gone, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| head` does, once it has read enough
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, gone: writing}
+    try:
+        command = [sys.executable, "-m", "ownpace", *_TRAIN, "--out", str(tmp_path / "run")]
+        ended = subprocess.run(command, **streams, timeout=100, check=False)
+    finally:
+        os.close(writing)
+    assert ended.returncode == 0
+    assert (tmp_path / "run" / "model.safetensors").exists()
