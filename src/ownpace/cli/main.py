@@ -66,7 +66,7 @@ def ownpace_(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line. What a user caused ends in one line and its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    streams.last()
+    streams.outlast_readers()
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # where --algorithm module:Class looks, as `python -m` does
     try:

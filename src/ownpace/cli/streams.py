@@ -1,4 +1,4 @@
-"""Standard output and error whose reader may go away (`ownpace train … | head`): a run is worth more than what it says."""
+"""Standard output and error whose reader may go away (`ownpace train … | head`), which must cost no run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ class LastingStream(TextIOWrapper):
     """Once nobody reads any more, what is written goes nowhere."""
 
     def write(self, text: str) -> int:
+        """Write, if anybody reads."""
         try:
             return super().write(text)
         except BrokenPipeError:
@@ -18,6 +19,7 @@ class LastingStream(TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
+        """Hand on what was written."""
         try:
             super().flush()
         except BrokenPipeError:
@@ -30,8 +32,8 @@ class LastingStream(TextIOWrapper):
         os.close(nowhere)
 
 
-def last() -> None:
-    """Let both outlast their readers, and a terminal that lacks a character of ours."""
+def outlast_readers() -> None:
+    """Let both outlast whoever reads them, and a terminal that lacks a character of ours."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if type(stream) is TextIOWrapper:  # not what tests or notebooks put there
