@@ -15,10 +15,10 @@ _TRAIN = ("train", "--algorithm", "sync", "--fleet", "2,1", "--samples", "200")
 def test_a_reader_that_goes_away_costs_no_run_its_model(gone, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)  # as `| head` does, once it has read enough
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, gone: writing}
+    out, err = (writing if name == gone else subprocess.DEVNULL for name in ("stdout", "stderr"))
     try:
         command = [sys.executable, "-m", "ownpace", *_TRAIN, "--out", str(tmp_path / "run")]
-        ended = subprocess.run(command, **streams, timeout=100, check=False)
+        ended = subprocess.run(command, stdout=out, stderr=err, timeout=100, check=False)
     finally:
         os.close(writing)
     assert ended.returncode == 0
