@@ -22,7 +22,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "balanced": {},
     "async": {},
     "local": {"steps": 2},
-    "stride": {},
+    "stride": {"max_batch": 32},
 }
 SIZE, BATCH, EPOCHS, LR = 128, 8, 2, 0.1
 STEPS = SIZE * EPOCHS // (2 * BATCH)

@@ -139,7 +139,7 @@ class OneServer(AsyncSgd):
         (Impatient(), "ends_with_the_time", "the run ended at"),
         (Tireless(), "counts_every_sample", "updates were made after the budget was spent, not at most 0"),
         (Tireless(), "ends_with_the_time", "and the run went on until"),
-        (Looking(), "takes_the_same_time_without_gradients", "is a value looked at"),
+        (Looking(), "takes_the_same_time_without_gradients", "does it read a value"),
         (Favouring(), "takes_the_same_time_without_gradients", "updates happen at other times"),
         (Selfish(), "keeps_replicas_identical", "replicas_identical is promised"),
         (Leaving(), "ends_though_workers_differ", "a run ended early"),
