@@ -43,11 +43,14 @@ class AsNamed(GroupingSgd):
 class EqualLayers(Task):
     """Layers that are all alike."""
 
+    layers: int = LAYERS
+    width: int = WIDTH
+
     def model(self) -> nn.Module:
-        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+        return nn.Sequential(*(nn.Linear(self.width, self.width, bias=False) for _ in range(self.layers)))
 
     def train_samples(self) -> TensorSamples:
-        inputs = torch.randn(256, WIDTH, generator=torch.Generator().manual_seed(0))
+        inputs = torch.randn(256, self.width, generator=torch.Generator().manual_seed(0))
         return TensorSamples(inputs, torch.zeros(256, dtype=torch.int64))
 
     def test_samples(self) -> TensorSamples:
