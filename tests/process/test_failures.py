@@ -58,6 +58,8 @@ def test_of_a_fleets_faults_those_are_named_that_processes_cannot_play():
     kill = PlannedFault(worker="worker-0", at_s=1)
     pause = PlannedFault(worker="worker-0", at_s=1, kind="pause", back_at_s=2)
     fleet = replace(paces(1000, jitter=0.0), fault=(pause, kill))
+    events: list[Event] = []
     job = Job(algorithm=make_algorithm("sync"), task=Quadratic(), fleet=fleet, samples=100)
     with pytest.raises(InputError, match="faults of the kind kill, which only the engine 'virtual' plays"):
-        run_process(job, [].append)
+        run_process(job, events.append)
+    assert events == []
