@@ -3,7 +3,7 @@
 How the parts depend on each other; arrows point one way, and siblings do not import each other:
 
     core ← fleet ← { algorithms, tasks, engines, report } ← { run, drop_in } ← { measuring, planning } ← auto
-    ← { cli, integrations }
+    ← testing ← { cli, integrations }
 
 An algorithm is one file of coroutines that *ask* (`core.contract.roles`); an engine answers: in virtual time, or on
 real processes. Start reading at `algorithms/sync.py`, then `core/contract/roles.py`, then `engines/virtual/nodes.py`.

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 import pytest
 
+from ownpace.algorithms import ALGORITHMS
 from ownpace.cli import commands
 from ownpace.run import Config
 from ownpace.run.config import help_of
@@ -41,8 +42,16 @@ def test_every_field_is_an_option_with_its_help(ownpace, monkeypatch, command):
         about = help_of(field.name)
         names = about.option.split("/") if about.option else [f"--{field.name.replace('_', '-')}"]
         assert all(name in out for name in names), names
-        if (command, field.name) != ("compare", "parameters"):
+        if (command, field.name) not in (("compare", "parameters"), ("compare", "algorithm")):
             assert about.text in words_of(out)
+
+
+def test_what_cannot_be_compared_is_not_offered(ownpace, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "auto: choose for me" in words_of(ownpace("train --help")[1])
+    _, out, _ = ownpace("compare --help")
+    assert not re.search(r"\bauto\b", out)
+    assert ", ".join(ALGORITHMS) in words_of(out)
 
 
 def test_values_and_defaults_are_shown(ownpace, monkeypatch):

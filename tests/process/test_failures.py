@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from tests.process.failing import FullGpu, Selfish
 from tests.process.started import PATIENCE_S
 
 from ownpace import make_algorithm
-from ownpace.core.contract.errors import NodeFailed, ReplicasDiffer
+from ownpace.core.contract.errors import InputError, NodeFailed, ReplicasDiffer
 from ownpace.core.contract.events import End, Event
 from ownpace.engines import Job, run_process
-from ownpace.fleet import paces
+from ownpace.fleet import PlannedFault, paces
 from ownpace.tasks import Quadratic
 from ownpace.testing import run_on
 
@@ -51,3 +52,14 @@ def test_an_error_in_a_users_own_callback_is_raised_and_the_records_have_an_end(
         run_process(job, events.append, broken)
     assert [isinstance(event, End) for event in events].count(True) == 1
     assert isinstance(events[-1], End)
+
+
+def test_of_a_fleets_faults_those_are_named_that_processes_cannot_play():
+    kill = PlannedFault(worker="worker-0", at_s=1)
+    pause = PlannedFault(worker="worker-0", at_s=1, kind="pause", back_at_s=2)
+    fleet = replace(paces(1000, jitter=0.0), fault=(pause, kill))
+    events: list[Event] = []
+    job = Job(algorithm=make_algorithm("sync"), task=Quadratic(), fleet=fleet, samples=100)
+    with pytest.raises(InputError, match="faults of the kind kill, which only the engine 'virtual' plays"):
+        run_process(job, events.append)
+    assert events == []

@@ -36,7 +36,8 @@ Algorithms = Annotated[
     typer.Option(
         "--algorithms",
         "--algorithm",
-        help=f"{help_of('algorithm').text} Several, with commas between.",
+        # Not as the field says: what `auto` chooses is no algorithm to compare.
+        help=f"What to compare: {', '.join(ALGORITHMS)}, or my.py:Class. Several, with commas between.",
         metavar="NAMES",
         show_default=_COMPARED,
         autocompletion=several_of(ALGORITHMS),

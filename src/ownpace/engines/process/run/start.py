@@ -23,8 +23,11 @@ def run_process(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
     """
     if job.timing_only:
         raise InputError("timing_only simulates time; real processes take their own: use the engine 'virtual'")
-    if any(fault.kind != "pause" for fault in job.fleet.fault):
-        raise InputError("the fleet has faults, which only the engine 'virtual' can play; leave them out")
+    if kinds := {fault.kind for fault in job.fleet.fault} - {"pause"}:
+        raise InputError(
+            f"the fleet has faults of the kind {' and '.join(sorted(kinds))}, which only the engine 'virtual' plays; "
+            "leave those out, and kill processes yourself"
+        )
     environment = Environment.read()
     if environment is None:
         return launch(job, emit, on_progress)
