@@ -1,6 +1,6 @@
 """How much of a sum is hidden behind computing, on processes over a slow link, next to its prediction.
 
-    python benchmarks/hidden_sums.py [--algorithms balanced,sync,stride] [--loads 0.25,0.5,1] [--seconds 32]
+    python benchmarks/hidden_sums.py [--algorithms balanced,sync,stride] [--loads 0.25,0.5,1] [--seconds 80]
 
 Four processes with paces 4:2:1:1 train a net of twelve equal layers (17 MB). Sums go through sockets, in a network namespace
 whose loopback carries as much as four links together (tc, in packets of 1,500 bytes): a ring's sum takes `load` times
@@ -26,7 +26,7 @@ from ownpace.fleet import Fleet, Network, paces
 from ownpace.report import summarize
 from table import print_table
 
-PACES = (20.0, 10.0, 5.0, 5.0)
+PACES = (40.0, 20.0, 10.0, 10.0)
 BATCH = 32
 BATCH_S = BATCH * len(PACES) / sum(PACES)
 """Of a machine of mean pace; and of every machine, where batches are divided by pace."""
@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--algorithms", default="balanced,sync,stride")
     parser.add_argument("--loads", default="0.25,0.5,1")
-    parser.add_argument("--seconds", type=float, default=32.0, help="of computing, of each run")
+    parser.add_argument("--seconds", type=float, default=80.0, help="of computing, of each run")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

@@ -56,12 +56,12 @@ class RealLearning:
     def gradient(self, values: Tensor, buffers: Buffers, indices: Tensor) -> tuple[list[Tensor], float]:
         if self._replayed is not None and self._replayed.wants(len(indices)):
             parts, loss = self._replayed.gradient(values, buffers, *self._train.pick(indices))
-            return parts, loss.item() * len(indices)
+            return parts, loss.item() * indices.shape[0]
         self._model.bind(values, buffers)
         parts, loss = self._model.layer_gradients(*self._train.pick(indices))
         if buffers:
             buffers[:] = self._model.take_buffers()
-        return parts, loss.item() * len(indices)
+        return parts, loss.item() * indices.shape[0]
 
     def score(self, values: Tensor, buffers: list[Buffers]) -> Score:
         self._model.bind(values.to(self._device), self._model.mean_buffers(buffers))

@@ -71,7 +71,7 @@ class FlatModel:
     def gradient(self, inputs: Tensor, targets: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The sum over the samples of the per-sample gradients, flat (in `out`, if given), and their mean loss."""
         parts, loss = self.layer_gradients(inputs, targets)
-        return self.layout.join(parts, out), loss
+        return self.layout.join(parts, out), loss.detach()
 
     def layer_gradients(self, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], Tensor]:
         """The same, layer by layer, each in its own shape."""
@@ -81,7 +81,7 @@ class FlatModel:
         return [
             torch.zeros_like(parameter) if part is None else part
             for parameter, part in zip(self._parameters, parts, strict=True)
-        ], loss.detach()
+        ], loss
 
     def capture(self, buffers: Buffers) -> CapturedGradients:
         """Gradients of this model that are recorded on a GPU and replayed, with these buffers."""
@@ -143,7 +143,7 @@ class FlatModel:
 
     def _forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss, and what to begin the backward pass with."""
-        samples = len(targets)
+        samples = targets.shape[0]  # `len` of a tensor goes through Python, for every gradient
         if self.autocast is None:
             loss = self.task.objective(self.module, inputs, targets)
         else:
