@@ -2,9 +2,9 @@
 
     python benchmarks/hidden_sums.py [--algorithms balanced,sync,stride] [--loads 0.25,0.5,1] [--seconds 80]
 
-Four processes with paces 4:2:1:1 train a net of twelve equal layers (17 MB). Sums go through sockets, in a network namespace
-whose loopback carries as much as four links together (tc, in packets of 1,500 bytes): a ring's sum takes `load` times
-as long as a machine of mean pace takes for its batch. Needs root, `ip` and `tc`.
+Four processes with paces 4:2:1:1 train a net of twelve equal layers (17 MB). Sums go through sockets, in a network
+namespace whose loopback carries as much as four links together (tc, in packets of 1,500 bytes): a ring's sum takes
+`load` times as long as a machine of mean pace takes for its batch. Needs root, `ip` and `tc`.
 """
 
 from __future__ import annotations
