@@ -18,7 +18,7 @@ from ownpace.drop_in.between_ranks import BetweenRanks
 from ownpace.drop_in.loops import Wrapped
 from ownpace.drop_in.other_steps import OtherSteps
 from ownpace.drop_in.progress import FleetProgress
-from ownpace.drop_in.schedule import Every, FollowedSchedule, StepsOfScript, check_schedule
+from ownpace.drop_in.schedule import Every, FollowedSchedule, Reached, StepsOfScript, check_schedule
 from ownpace.drop_in.taken_early import TakenEarly
 from ownpace.engines.process.node.user_pair import UserPair
 from ownpace.engines.process.node.user_parameters import UserParameters
@@ -147,10 +147,10 @@ class FleetModels(BetweenRanks):
         progress, run = self._progress, self._run
         if every == "update":
             watch = StepsOfScript(lambda: run.is_open and run.loop.is_running)
-            followed = FollowedSchedule(scheduler, lambda: progress.steps, watch)
+            followed = FollowedSchedule(scheduler, lambda: Reached(progress.known_steps, progress.steps), watch)
             self._in_steps.append(scheduler)
         else:
-            followed = FollowedSchedule(scheduler, lambda: progress.epoch)
+            followed = FollowedSchedule(scheduler, lambda: Reached(progress.epoch, progress.epoch))
         progress.lead(followed)
         self._schedules.append(followed)
         return scheduler

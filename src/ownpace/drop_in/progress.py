@@ -19,6 +19,9 @@ class Follower(Protocol):
     def go_on(self) -> None:
         """The fleet has got further."""
 
+    def settle(self) -> None:
+        """A loop has ended: the follower may have gone further than the fleet has got."""
+
     def stay(self) -> None:
         """The fleet counts from elsewhere now, and the follower is where it belongs."""
 
@@ -113,7 +116,8 @@ class FleetProgress:
             # Samples may have been dropped on the way (a GradScaler skips steps); the pass is complete all the same.
             self.epoch = self._loop.first_epoch + epochs
         self._runs = False
-        self._tell()
+        for schedule in self._schedules:
+            schedule.settle()
 
     def state_dict(self) -> dict[str, float]:
         """All that a later run needs to go on counting."""
@@ -207,6 +211,11 @@ class FleetProgress:
     def steps(self) -> int:
         """The position in whole steps."""
         return math.floor(self.position + _ROUNDING)
+
+    @property
+    def known_steps(self) -> int:
+        """The same without local steps since the latest update."""
+        return math.floor(self._known + _ROUNDING)
 
 
 class _Loop:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal, get_args
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, PolynomialLR, ReduceLROnPlateau
 
 from ownpace.core.contract.errors import InputError, unknown
+from ownpace.core.learning.group_settings import GroupSettings
 
 Every = Literal["update", "epoch"]
+
+
+class Reached(NamedTuple):
+    """How far a fleet is, in steps of a schedule."""
+
+    known: int
+    """The same on all ranks after the same update."""
+    guessed: int
+    """With local steps since: how many all workers have made is a guess of each rank's own."""
 
 
 class FollowedSchedule:
@@ -19,13 +31,14 @@ class FollowedSchedule:
     def __init__(
         self,
         scheduler: LRScheduler,
-        position: Callable[[], int],
+        reached: Callable[[], Reached],
         watch: StepsOfScript | None = None,
     ) -> None:
         """`watch`: looks at the script's own calls of `step`."""
         self.scheduler = scheduler
-        self._position = position
-        self._taken = position()
+        self._reached = reached
+        self._taken = reached().guessed
+        self._guesses: _Guesses | None = None
         self._with_an_end = [one for one in parts_of(scheduler) if isinstance(one, OneCycleLR)]
         self._class = type(scheduler)
         # Another class, not another attribute: a scheduler's attributes are its state_dict.
@@ -34,22 +47,65 @@ class FollowedSchedule:
 
     def go_on(self) -> None:
         """Step the scheduler to where the fleet is."""
-        position = self._position()
+        known, guessed = self._reached()
+        self._step_to(known)
+        if self._taken == known:
+            self._guesses = _Guesses(self.scheduler, known) if known < guessed else None
+        self._step_to(guessed)
+
+    def settle(self) -> None:
+        """A loop has ended: wherever a rank's guesses have led, all ranks go on from the same step."""
+        known = self._reached().known
+        if self._guesses is not None and known < self._taken:
+            self._guesses.undo()
+            self._taken = self._guesses.taken
+        self._guesses = None
+        self._step_to(known)
+
+    def stay(self) -> None:
+        """The fleet counts from elsewhere now; the scheduler's own state is as it should be."""
+        self._taken, self._guesses = self._reached().guessed, None
+
+    def release(self) -> None:
+        """Hand the scheduler back to the script."""
+        self.scheduler.__class__ = self._class
+
+    def _step_to(self, position: int) -> None:
         while self._taken < position:
             self._taken += 1
             if not any(map(has_ended, self._with_an_end)):
                 # What torch looks for, to warn of a scheduler that goes on before its optimizer does. This rank may not
                 # have called `optimizer.step()` yet, where others have made updates.
                 self.scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
-                self._class.step(self.scheduler)
+                with nullcontext() if self._guesses is None else self._guesses.noting():
+                    self._class.step(self.scheduler)
 
-    def stay(self) -> None:
-        """The fleet counts from elsewhere now; the scheduler's own state is as it should be."""
-        self._taken = self._position()
 
-    def release(self) -> None:
-        """Hand the scheduler back to the script."""
-        self.scheduler.__class__ = self._class
+class _Guesses:
+    """Steps of a scheduler that may turn out to be too many, and what they have changed."""
+
+    def __init__(self, scheduler: LRScheduler, taken: int) -> None:
+        self.taken = taken
+        """Steps before the first of them."""
+        self._scheduler = scheduler
+        self._state = deepcopy(scheduler.state_dict())
+        self._settings = GroupSettings([scheduler.optimizer])
+        self._were: dict[int, float] = {}
+        """Of those settings that a step has changed, by their places. A script may change others: these stay."""
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Within, the scheduler makes a step."""
+        before = self._settings.read()
+        yield
+        for place, (was, is_) in enumerate(zip(before, self._settings.read(), strict=True)):
+            if was != is_:
+                self._were.setdefault(place, was)
+
+    def undo(self) -> None:
+        """Bring scheduler and optimizer back to where they were."""
+        self._scheduler.load_state_dict(self._state)
+        self._settings.assign([self._were.get(place, is_) for place, is_ in enumerate(self._settings.read())])
 
 
 class _StepsOfScriptIgnored(LRScheduler):

@@ -32,6 +32,9 @@ class Noting:
     def go_on(self) -> None:
         self.seen.append(self._fleet.steps)
 
+    def settle(self) -> None:
+        self.seen.append(self._fleet.steps)
+
     def stay(self) -> None:
         self.seen.clear()
 
