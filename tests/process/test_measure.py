@@ -22,8 +22,8 @@ def test_prescribed_paces_come_back_and_a_run_goes_on_with_them(tmp_path) -> Non
     path = tmp_path / "fleet.toml"
     found = ownpace.measure(Blobs(), batch_size=16, fleet=FLEET, seconds=2.0, out=path)
     new, old = found.findings.workers
-    # A busy machine makes all of it longer, but not evenly: who sleeps too long makes up for it in the next micro-batch,
-    # which may be of another size. What is not measured at all would leave less than half.
+    # A busy machine makes all of it longer, but not evenly: who sleeps too long makes up for it in the next
+    # micro-batch, which may be of another size. What is not measured at all would leave less than half.
     assert new.seconds(16) > 0.5 * (0.01 + 16 / 2000)
     assert old.seconds(16) > 0.5 * 16 / 250
     assert new.s_per_update > 0.5 * 0.02
