@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.process.ranks import launch
-from tests.process.small_net import Numbers, make_net, mean_loss, sgd
+from tests.process.small_net import Numbers, close, flat, make_net, mean_loss, sgd
 from tests.process.started import PATIENCE_S, Start
 from torch import Tensor, nn
 
@@ -43,6 +43,57 @@ def test_a_batch_that_is_skipped_while_old_gradients_are_there_is_not_counted(ze
                     optimizer.step()
         assert fleet.samples == 32
     assert fleet.summary.update_samples.max == 8
+
+
+def _zero_by_hand(optimizer: torch.optim.Optimizer) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = None
+
+
+ZEROING: dict[str, Callable[[torch.optim.Optimizer], None]] = {
+    "to none": lambda optimizer: optimizer.zero_grad(),
+    "in place": lambda optimizer: optimizer.zero_grad(set_to_none=False),
+    "by hand": _zero_by_hand,
+}
+
+
+@pytest.mark.parametrize("algorithm", ["sync", "stride"])
+@pytest.mark.parametrize("zeroing", ZEROING)
+def test_a_batch_without_a_step_is_not_accumulated_if_its_gradient_is_zeroed_later(zeroing, algorithm):
+    """A step is skipped after its backward pass (a norm that is not finite, say), and the next batch begins anew."""
+    net = make_net()
+    optimizer = sgd(net)
+    skipped = {1, 4, 5, 9}
+    plain = copy.deepcopy(net)
+    plain_optimizer = sgd(plain)
+    with ownpace.join(algorithm, quiet=True) as fleet:
+        fleet.wrap(net, optimizer)
+        for number, (x, y, _) in enumerate(fleet.batches(Numbers(96), 8)):
+            ZEROING[zeroing](optimizer)
+            mean_loss(net, x, y).backward()
+            if number not in skipped:
+                optimizer.step()
+                plain_optimizer.zero_grad()
+                mean_loss(plain, x, y).backward()
+                plain_optimizer.step()
+        assert (fleet.samples, fleet.steps) == (64, 8)
+    close(flat(net), flat(plain))
+
+
+def test_accumulation_goes_on_after_a_step_that_was_skipped():
+    """Every other batch a step; one is skipped, and what was accumulated for it is cleared."""
+    net = make_net()
+    optimizer = sgd(net)
+    with ownpace.join("sync", quiet=True) as fleet:
+        fleet.wrap(net, optimizer)
+        for number, (x, y, _) in enumerate(fleet.batches(Numbers(96), 8)):
+            if number % 2 == 0:
+                optimizer.zero_grad()
+            (mean_loss(net, x, y) / 2).backward()
+            if number % 2 and number != 5:
+                optimizer.step()
+        assert (fleet.samples, fleet.updates, fleet.steps) == (80, 5, 5)
+    assert fleet.summary.update_samples.max == 16
 
 
 def test_accumulated_batches_without_a_step_are_told_of():

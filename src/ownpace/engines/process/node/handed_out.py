@@ -15,6 +15,8 @@ class HandedOut:
         """Those of them that no model's gradient has been brought of."""
         self.dropped = 0
         """Samples that nothing was learnt from, since the latest gradient: `continue`, or what a GradScaler skips."""
+        self._kept = [0] * num_models
+        self._latest = 0
 
     def add(self, samples: int, have_gradients: Sequence[bool]) -> bool:
         """A batch of this many is handed out; returns whether it is the first since the latest step.
@@ -31,6 +33,21 @@ class HandedOut:
             self.new = 0
         self.waiting = [waiting + samples for waiting in kept]
         self.new += samples
+        self._kept, self._latest = kept, samples
+        return is_first
+
+    def throw_away(self, model: int) -> bool:
+        """What was in a model's `.grad`s when the latest batch was handed out is gone, without a step.
+
+        Returns:
+            Whether that batch is the first since the latest step now, as for `add`.
+        """
+        self._kept[model] = 0
+        self.waiting[model] = min(self.waiting[model], self._latest)
+        is_first = not any(self._kept)
+        if is_first and self.new > self._latest:
+            self.dropped += self.new - self._latest
+            self.new = self._latest
         return is_first
 
     def bring(self, model: int) -> None:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -166,6 +167,8 @@ class UserLoop:
     def let_go(self) -> None:
         """The model is the user's own again: no hooks on its parameters, and back from wherever it was."""
         self._point.leave()
+        for pair in self._user.pairs:
+            pair.watch_kept_gradient(None)
         self.overlap.remove_hooks()
         self.is_free = True
 
@@ -183,12 +186,15 @@ class UserLoop:
             self.is_void = False
         self._point.check()
         self.batches += 1
-        if self._handed_out.add(samples, [pair.keeps_gradient for pair in self._user.pairs]):
+        keep = [pair.keeps_gradient for pair in self._user.pairs]
+        if self._handed_out.add(samples, keep):
             self.batches = 1
             self._begun_s = self._worker.context.clock.now()
             self._stopwatch.start()
             for pair in self._user.pairs:
                 pair.forget_gradient()
+        for number, (pair, keeps) in enumerate(zip(self._user.pairs, keep, strict=True)):
+            pair.watch_kept_gradient(partial(self._threw_away, number) if keeps else None)
         self.overlap.batch()
         # A loss of another batch must not be gone back through from now on: its samples were taken for thrown away.
         torch.autograd.graph.increment_version(self._user.parameters)
@@ -201,6 +207,11 @@ class UserLoop:
         asked = self._source.asked
         if asked is not None and asked.sum is not None and asked.plus is None:
             self.overlap.send(self._worker.sums.of(asked.sum.group), self._worker.context.layout, samples)
+
+    def _threw_away(self, number: int) -> None:
+        """The script has cleared what a model had of batches before this one: it has skipped a step."""
+        if self._handed_out.throw_away(number):
+            self.batches = 1
 
     def _loses(self) -> Loses:
         """What happens to parameters that the script writes to now."""

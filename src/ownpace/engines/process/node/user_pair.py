@@ -17,6 +17,7 @@ from torch.utils.weak import TensorWeakRef
 
 from ownpace.core.contract.errors import InputError
 from ownpace.engines.process.node.flat_steps import elementwise_step
+from ownpace.engines.process.node.kept_gradient import KeptGradient
 from ownpace.engines.process.node.no_trace import nested
 
 _OWN = ("step", "_step_supports_amp_scaling")
@@ -43,6 +44,7 @@ class UserPair:
         self.elementwise_step = elementwise_step(optimizer)
         """What it does, if it treats every number by itself."""
         self._old: tuple[TensorWeakRef, int] | None = None
+        self._kept = KeptGradient()
         self._is_stepping = False
         self.is_scaled = False
         """Whether a GradScaler is about to step."""
@@ -100,6 +102,11 @@ class UserPair:
         gradient = self._first_gradient
         # By a weak reference: its memory must not be kept when the script lets go of it.
         self._old = None if gradient is None else (TensorWeakRef(gradient), _age(gradient))
+
+    def watch_kept_gradient(self, thrown_away: Callable[[], None] | None) -> None:
+        """Call this if the next backward pass does not add to what the script keeps: it has skipped a step."""
+        kept = (p for p in self.parameters if thrown_away is not None and p.grad is not None and p.requires_grad)
+        self._kept.watch(next(kept, None), thrown_away)
 
     def check_count(self) -> None:
         """Raise if the optimizer was given more parameters, or lost some; quickly, for every step."""
