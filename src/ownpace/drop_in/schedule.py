@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
+from torch import Tensor
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, PolynomialLR, ReduceLROnPlateau
 
 from ownpace.core.contract.errors import InputError, unknown
@@ -88,7 +88,7 @@ class _Guesses:
         self.taken = taken
         """Steps before the first of them."""
         self._scheduler = scheduler
-        self._state = deepcopy(scheduler.state_dict())
+        self._state = _with_own_numbers(scheduler.state_dict())
         self._settings = GroupSettings([scheduler.optimizer])
         self._were: dict[int, float] = {}
         """Of those settings that a step has changed, by their places. A script may change others: these stay."""
@@ -106,6 +106,19 @@ class _Guesses:
         """Bring scheduler and optimizer back to where they were."""
         self._scheduler.load_state_dict(self._state)
         self._settings.assign([self._were.get(place, is_) for place, is_ in enumerate(self._settings.read())])
+
+
+def _with_own_numbers(state: Any) -> Any:
+    """A state whose numbers stay as they are when a step changes the original's.
+
+    All else in it is the same object: a step makes no other, and it may be large, or something that cannot be copied (a
+    model, a lock, an open file).
+    """
+    if type(state) is dict:
+        return {key: _with_own_numbers(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(map(_with_own_numbers, state))
+    return state.clone() if isinstance(state, Tensor) and state.numel() == 1 else state
 
 
 class _StepsOfScriptIgnored(LRScheduler):

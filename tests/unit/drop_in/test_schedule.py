@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
+from threading import Lock
 
 import pytest
 import torch
@@ -94,3 +96,47 @@ def test_a_guess_that_led_too_far_is_taken_back_where_a_loop_ends(kind: str, lr:
     tried: list[dict[int, tuple[int, ...]]] = [{}, {0: (1, 2), 3: (5,), 7: (1, 4)}, {4: (9,)}]
     for guesses in tried:
         assert after_a_loop(guesses) == plain
+
+
+class Warmup:
+    """A rate that is a function with a state of its own."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.lock = Lock()
+
+    def __call__(self, step: int) -> float:
+        self.calls += 1
+        return 1 / (1 + step)
+
+
+class OfItsOwn(LRScheduler):
+    """A scheduler as scripts write them: with numbers in lists, and with things that are no numbers."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+        self.model, self.file, self.rates = model, Lock(), [0.0]
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:  # type: ignore[override]
+        self.rates.append(1 / (1 + self.last_epoch))
+        return [self.rates[-1]]
+
+
+def test_of_a_guess_only_numbers_are_noted() -> None:
+    """What cannot be copied, or should not be, stays the script's own object; numbers are as they were."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    own = OfItsOwn(optimizer, model)
+    warmup = Warmup()
+    for scheduler in (own, lr_scheduler.LambdaLR(torch.optim.SGD(model.parameters(), lr=1.0), warmup)):
+        reached = [Reached(0, 0)]
+        followed = FollowedSchedule(scheduler, partial(reached.__getitem__, -1))
+        for further in (Reached(2, 2), Reached(2, 5), Reached(2, 6)):
+            reached.append(further)
+            followed.go_on()
+        followed.settle()
+        assert scheduler.last_epoch == 2
+        assert scheduler.get_last_lr() == [pytest.approx(1 / 3)]
+    assert own.model is model
+    assert own.rates == pytest.approx([0, 1, 1 / 2, 1 / 3])
+    assert warmup.calls == 3
