@@ -8,9 +8,9 @@ from ownpace.core.contract.errors import ReplicasDiffer, ranks_in_words
 from ownpace.engines.process.talk.replica_control import Apart
 
 _ADVICE = (
-    "only optimizer.step() may change parameters, on all ranks alike: does the script write to them itself, does the "
-    "optimizer draw random numbers, or do different processors round its steps differently? (then take stride, local "
-    "or async)"
+    "only optimizer.step() may change parameters, on all ranks alike: does the script write to them itself (as does "
+    "eval() of a schedule-free optimizer, whose average is each rank's own with local steps), does the optimizer draw "
+    "random numbers, or do different processors round its steps differently? (then take stride, local or async)"
 )
 
 
