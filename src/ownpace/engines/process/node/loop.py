@@ -308,7 +308,7 @@ class UserLoop:
         if samples and total.device.type == "cpu" and not (sender is not None and sender.buckets.works):
             all_ = context.reporter.due(context.clock.now())
             name, known = context.address.name, self._worker.progress.samples
-            check_finite(name, known, 0.0, total, context.layout, all_=all_)
+            check_finite(name, known, None, total, context.layout, all_=all_)
         gradient = Gradient(total, samples, asked.versions, 0.0, brought.seconds, partial=is_partial)
         gradient.dropped = self._handed_out.dropped
         if context.terms.num_counts:
