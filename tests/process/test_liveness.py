@@ -78,6 +78,12 @@ def test_a_rank_that_leaves_is_named_by_all_others(
     check_named(start, tmp_path, num_ranks, algorithm, who, where, how)
 
 
+def test_a_loop_does_not_end_as_by_a_break_where_another_rank_has_raised(start: Start, tmp_path: Path) -> None:
+    """After a loop, a script may save the model as if all were well."""
+    check_named(start, tmp_path, 2, "sync", 1, "in loop 0", "raise")
+    assert told(tmp_path, 0)["ended"] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "who"), [("sync", 1), ("pace", 0), ("async", 1)])
 def test_a_rank_that_falls_silent_is_named_though_nothing_was_closed(

@@ -78,6 +78,12 @@ class Presence:
         """Raise what has gone wrong, if anything has."""
         self.orders.raise_alarms()
 
+    def listen(self, seconds: float) -> None:
+        """Wait that long for what may go wrong, and raise it."""
+        if self._listener is not None:
+            self._awaited_alarm(self._listener, seconds)
+        self.check()
+
     # ---- coming together ----
 
     def begin_loop(self, fingerprint: dict[str, str]) -> bool:
@@ -195,10 +201,10 @@ class Presence:
         if self._listener is None or not error.is_consequence:
             return error
         self.fail(error)
-        return self._awaited_alarm(self._listener) or error
+        return self._awaited_alarm(self._listener, _EXPLAIN_S) or error
 
-    def _awaited_alarm(self, listener: RankListener) -> OwnpaceError | None:
-        deadline = time.monotonic() + _EXPLAIN_S
+    def _awaited_alarm(self, listener: RankListener, seconds: float) -> OwnpaceError | None:
+        deadline = time.monotonic() + seconds
         with listener.changed:
             while not self.orders.alarms and (left := deadline - time.monotonic()) > 0:
                 listener.changed.wait(min(left, TICK_S))
@@ -210,7 +216,7 @@ class Presence:
         if self._listener is None:
             return
         if self._has_failed and self._rank == 0:
-            self._awaited_alarm(self._listener)  # the others hear from this rank why the run has failed
+            self._awaited_alarm(self._listener, _EXPLAIN_S)  # the others hear from this rank why the run has failed
         self._listener.close(in_order=not self._has_failed)
         self._listener = None
 

@@ -28,6 +28,9 @@ from ownpace.engines.process.talk.sealed_store import SealedStore
 from ownpace.engines.process.talk.store import WatchedStore
 from ownpace.engines.progress import Progress
 
+_MAY_RAISE_S = 0.2
+"""How long a rank that has left its loop may take to say that it has failed."""
+
 
 class LoopRun:
     """This process's part in the run: it meets the others first, and is opened by the first loop over the data."""
@@ -38,7 +41,7 @@ class LoopRun:
         self._alone = alone
         self._stack = ExitStack()
         self._opened: Opened | None = None
-        self._is_unchecked = False
+        self._is_unchecked = self._was_left = False
         self.interrupted = ""
         """Which rank a signal asked to end in the latest loop; nothing: none. All ranks know it alike."""
         self.data = LoopData()
@@ -194,6 +197,10 @@ class LoopRun:
         while self.data.dealt is not None and not self.life.attempt(lambda: self._finish(stop=stop)):
             if self.data.dealt and not stop:
                 return False
+        if not stop and self._was_left:
+            # What a script raises leaves its loop as a `break` does, and is told of only at the end of the `with`. It
+            # must be known here: after a loop, a script may save the model.
+            self.presence.listen(_MAY_RAISE_S)
         self.on_progress(self.life.node.progress, 0)
         self.loop.leave()
         self._is_unchecked = stop  # a loop that was left cannot raise any more: its iterator is being thrown away
@@ -216,7 +223,8 @@ class LoopRun:
         agree(self.life.node, self._opened.model)
         tell_of_parts(self.life.node, self._opened.model, self._opened.user)
         self.interrupted = self.store.get(interrupted).decode() if self.store.check([interrupted]) else ""
-        self.data.end_loop(complete=not (self.loop.has_made_its_updates or count_left(0)))
+        self._was_left = count_left(0) > 0
+        self.data.end_loop(complete=not (self.loop.has_made_its_updates or self._was_left))
 
     def let_go(self) -> None:
         """Free the user's models of everything that was put on them."""
