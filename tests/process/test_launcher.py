@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from tests.process.started import FOR_LONG, PATIENCE_S, check_folder, entry, importable, launcher, one_line, until
 
+from ownpace.run.checkpoints import Checkpoints, go_on_from, samples_of
+
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 
@@ -114,12 +116,21 @@ TORCHS_OWN = f"torchinductor_{getpass.getuser()}"
 
 def test_nothing_outlives_a_launcher_that_is_killed(start):
     with tempfile.TemporaryDirectory(dir="/tmp") as temporary:  # with a short name: sockets lie there
-        run = start(launcher("--algorithm", "async", *FOR_LONG), TMPDIR=temporary)
-        run.until_training()
+        run = start(launcher("--algorithm", "async", "--checkpoint-every", "2000", *FOR_LONG), TMPDIR=temporary)
+        until(lambda: Checkpoints(run.out).newest_first(), "there is a checkpoint")
         assert len(run.alive()) >= 5  # the launcher, the forkserver, two workers, one server
         run.process.kill()
         assert run.ends() == -signal.SIGKILL
+        # One of those that it left says so, and no other.
+        assert run.errors == ["ownpace: the process that led the run is gone, and so the run has ended"]
+        newest = Checkpoints(run.out).newest_first()[0]
+        assert run.hint == f"ownpace: {go_on_from(newest)}"
         assert not [path for path in Path(temporary).iterdir() if path.name != TORCHS_OWN]
+        # Nor does the run that goes on leave anything.
+        command = ["-m", "ownpace", "train", "--resume", str(run.out), "--samples", str(samples_of(newest) + 2000)]
+        again = start([sys.executable, *command], TMPDIR=temporary)
+        assert again.ends() == 0, again.stderr
+        assert not any(Path(temporary).glob("ownpace-*/*"))
 
 
 @pytest.mark.slow

@@ -7,10 +7,11 @@ import os
 import signal
 
 import pytest
-from tests.process.started import FOR_LONG, PATIENCE_S, check_folder, torchrun_train
+from tests.process.started import FOR_LONG, PATIENCE_S, check_folder, torchrun_train, until
 
 from ownpace.core.contract.event_file import read_events
 from ownpace.core.contract.events import End
+from ownpace.run.checkpoints import Checkpoints
 from ownpace.run.standing import standing_of
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
@@ -45,6 +46,19 @@ def test_no_process_outlives_a_torchrun_that_lost_one(start, victim):
     if victim != "rank 0":  # which writes the folder
         (end,) = (event for event in read_events(run.out / "events.jsonl") if isinstance(event, End))
         assert end.reason != "finished"
+
+
+def test_an_agent_that_is_killed_while_ranks_meet_anew_takes_their_store_along_and_not_what_they_learnt(start):
+    """Each checkpoint is a border, where they write into the store and remove what they wrote."""
+    run = start(torchrun_train("--algorithm", "stride", "--checkpoint-every", "64", *FOR_LONG, "--fleet", "x2"))
+    until(lambda: Checkpoints(run.out).newest_first(), "there is a checkpoint")
+    run.process.kill()
+    assert run.ends() == -signal.SIGKILL
+    assert "Traceback" not in run.stderr
+    *_, end = read_events(run.out / "events.jsonl")
+    assert isinstance(end, End)
+    assert (run.out / "model.safetensors").exists()
+    assert run.hint.startswith("ownpace: go on from sample ")
 
 
 @pytest.mark.slow

@@ -106,8 +106,7 @@ def _speaking_for_the_first(folder: Path) -> Iterator[None]:
     """If rank 0 is gone, which speaks for the run, the next one says so, and how to go on."""
     from ownpace.core.learning.state_file import StateFile
     from ownpace.engines import is_next_in_line
-    from ownpace.run.checkpoints import Checkpoints, readable
-    from ownpace.run.recording import go_on_from
+    from ownpace.run.checkpoints import Checkpoints, go_on_from, readable
 
     try:
         yield

@@ -77,6 +77,8 @@ class Job:
     """Samples between checkpoints (None: on processes about every minute; in virtual time none)."""
     on_checkpoint: OnCheckpoint | None = None
     """Takes the checkpoints (None: none are made)."""
+    last_words: Callable[[], list[str]] | None = None
+    """What one of a launcher's processes says when the launcher is gone (None: nothing)."""
     resume_from: PlainState | None = None
     """The checkpoint that the run goes on from."""
 

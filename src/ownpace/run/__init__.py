@@ -15,6 +15,7 @@ opened        runs of the past, for reports; `listing` of all there are, `follow
               stands (`standing`), what its JSON files say (`saved`)
 hooks         whoever listens to a run while it goes on
 recording     what becomes of events and checkpoints as they come
+orphaned      what is said of a run whose launcher was killed
 execution     the description carried out: `execute`
 result        what came out (`history`: how it went), and of several algorithms: `comparison`
 calls         what Python programs call: `train`, `compare`, `open_run`; `watching` and `progress` say how far they are

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -86,6 +87,12 @@ def samples_of(path: Path) -> int:
     """How far the run was, from a checkpoint's name."""
     found = _NAME.search(path.name)
     return int(found[1]) if found else 0
+
+
+def go_on_from(checkpoint: Path) -> str:
+    """What to do after a run that ended early."""
+    run = checkpoint.parent.parent
+    return f"go on from sample {samples_of(checkpoint):,} with: ownpace train --resume {shlex.quote(str(run))}"
 
 
 def readable(paths: list[Path]) -> Iterator[tuple[Path, StateFile | InputError]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -15,6 +16,7 @@ from ownpace.run.again import note_failure
 from ownpace.run.checkpoints import Checkpoints, CheckpointWriter
 from ownpace.run.config import Config
 from ownpace.run.folder import RunFolder
+from ownpace.run.orphaned import last_words
 from ownpace.run.recording import Recording, Result
 from ownpace.run.resume import Resumption
 from ownpace.run.resumed_folder import ResumedFolder
@@ -58,7 +60,10 @@ def execute(
             # Before the run: one that is cut off can then be repeated.
             folder.write_config(resolved := config.resolved(job))
             recording = Recording(folder, resolved, _writer(folder, config), resumption, on_event)
-            job = replace(job, on_checkpoint=recording.on_checkpoint if _makes_checkpoints(config, out) else None)
+            if out is not None and _makes_checkpoints(config, out):
+                # Absolute: the process that says it may have been started elsewhere.
+                said = partial(last_words, out.absolute())
+                job = replace(job, on_checkpoint=recording.on_checkpoint, last_words=said)
             if on_start is not None:
                 on_start(job)
             with recording:

@@ -157,19 +157,25 @@ def save_result(
     """Save what came out of a run, and close its events; returns what is missing in the folder, if anything is."""
     missing = []
     # The model first: if there is room for one thing, it is this.
-    if model and (error := _try(events, lambda: _save(model, path / MODEL))):
-        missing.append(f"the model ({error})")
+    without = _try(events, lambda: _save(model, path / MODEL)) if model else None
+    if without is not None:
+        missing.append(f"the model ({without})")
     events.close()
     if events.error is not None:
         missing.append(f"a part of the events ({_reason(events.error)})")
-    # The summary last: a folder that has one is complete.
+    # The summary last, and not without the model: a folder that has one is complete, and its run does not go on.
     text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    if error := _try(events, lambda: write_text(path / SUMMARY, text)):
+    if without is None and (error := _try(events, lambda: write_text(path / SUMMARY, text))):
         missing.append(f"the summary ({error})")
     if not missing:
         return None
-    rest = "the model is whole" if (path / MODEL).exists() else "make room, and run it again with --overwrite"
+    rest = "the model is whole" if model and without is None else _to_have_it(path)
     return NotWritten(f"{path} lacks {' and '.join(missing)}; {rest}")
+
+
+def _to_have_it(path: Path) -> str:
+    """How to have what a run could not write."""
+    return f"make room, and {'go on' if Checkpoints(path).newest_first() else 'run it again with --overwrite'}"
 
 
 def _try(events: EventLog, write: Callable[[], None]) -> str | None:

@@ -42,6 +42,13 @@ def check_comparison(path: Path, *, overwrite: bool) -> bool:
     return _check(path, lambda _: [COMPARISON, FIGURE], COMPARISON, _is_comparison, "a comparison", overwrite)
 
 
+def check_no_folders(path: Path) -> None:
+    """Raise InputError where a run that goes on would find a folder in place of a file of its own."""
+    for name in _FILES:
+        if (path / name).is_dir():
+            raise InputError(f"{path / name} is a folder, where a run keeps a file of its own; move it")
+
+
 def own_files(path: Path) -> list[Path]:
     """The files of the run in a folder, the one that marks it last."""
     names = [name for name in _run_files(path) if name != CONFIG]

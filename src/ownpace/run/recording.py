@@ -20,11 +20,11 @@ from ownpace.run.checkpoints import CheckpointWriter
 from ownpace.run.config import Config
 from ownpace.run.folder import RunFolder
 from ownpace.run.history import History
-from ownpace.run.result import Result, go_on_from, model_of
+from ownpace.run.result import Result, model_of
 from ownpace.run.resume import Resumption, about_run
 from ownpace.run.resumed_folder import ResumedFolder, recorded
 
-__all__ = ["Highlights", "Recording", "Result", "go_on_from"]
+__all__ = ["Highlights", "Recording", "Result"]
 
 
 class Recording:

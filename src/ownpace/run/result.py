@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -22,7 +21,7 @@ from ownpace.core.learning.task import Task
 from ownpace.report.outline import RunOutline
 from ownpace.report.shown import as_figure, as_html, as_text
 from ownpace.report.summary import Summary, SummaryBuilder
-from ownpace.run.checkpoints import samples_of
+from ownpace.run.checkpoints import go_on_from
 from ownpace.run.config import Config
 from ownpace.run.history import History
 from ownpace.run.names import task_of
@@ -119,12 +118,6 @@ class Result:
         """The summary and the wall-clock time, ready for JSON."""
         about = {"wall_seconds": self.wall_seconds, "warnings": list(self.warnings)}
         return {**self.summary.as_dict(), **about, "out": self.folder and str(self.folder)}
-
-
-def go_on_from(checkpoint: Path) -> str:
-    """What to do after a run that ended early."""
-    run = checkpoint.parent.parent
-    return f"go on from sample {samples_of(checkpoint):,} with: ownpace train --resume {shlex.quote(str(run))}"
 
 
 def dataframe(rows: Rows) -> Any:

@@ -21,7 +21,7 @@ from ownpace.run.config import CONFIG, Config
 from ownpace.run.event_log import EventLog, Position
 from ownpace.run.folder import save_result
 from ownpace.run.folder_lock import FolderLock
-from ownpace.run.place import CHECKPOINTS, SUMMARY, check_run, remove_unfinished
+from ownpace.run.place import CHECKPOINTS, SUMMARY, check_no_folders, check_run, remove_unfinished
 from ownpace.run.resume import Resumption, saved_fields
 from ownpace.run.saved import saved_content
 from ownpace.run.waiting_folder import settle_abandoned
@@ -62,6 +62,7 @@ class ResumedFolder:
             )
         if not os.access(self.path, os.W_OK):
             raise InputError(f"the folder {self.path} cannot be written; go on in another with --out")
+        check_no_folders(self.path)
 
     def __enter__(self) -> ResumedFolder:
         return self

@@ -41,6 +41,11 @@ class WaitingFolder:
         self._lock.release()
 
 
+def is_waiting(run: Path) -> bool:
+    """Whether a run that is to replace the one in this folder has not begun."""
+    return any(run.glob(f"{_PREFIX}*"))
+
+
 def settle_abandoned(run: Path) -> None:
     """Deal with what a process left that was killed before its run had begun, or while its files took their places.
 

@@ -243,6 +243,8 @@ def test_without_room_for_the_model_the_line_says_so(tmp_path):
     with largest_file(8_000):
         result = execute(Config(task="digits", samples=200), tmp_path)
     assert "lacks the model (" in str(result.error)
+    assert str(result.error).endswith("make room, and run it again with --overwrite")
+    assert not (tmp_path / "summary.json").exists()  # so that it does not pass for complete
     assert not (tmp_path / "model.safetensors").exists()
     assert [path.name for path in tmp_path.iterdir() if "part" in path.name] == []
     assert not any(isinstance(event, Detail) for event in read_events(tmp_path / "events.jsonl"))

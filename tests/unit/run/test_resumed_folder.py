@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits import largest_file
 
 from ownpace import Config, InputError, OwnpaceError, execute, train
 from ownpace.run.checkpoints import Checkpoints, samples_of
@@ -134,6 +135,32 @@ def test_lost_events_do_not_lose_the_run(whole, cut_off, caplog, lost):
     assert recorded.startswith(b'{"kind":"run"')
     if lost == "short":
         assert (cut_off / "events.jsonl.damaged").read_bytes() == kept
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "summary.json"])
+def test_a_folder_where_a_file_has_to_be_is_refused(whole, tmp_path, name):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (run / name).unlink()
+    (run / name).mkdir()
+    with pytest.raises(InputError, match=f"{name} is a folder, where a run keeps a file of its own"):
+        go_on(run, samples=1200)
+
+
+def test_without_room_for_the_model_the_run_can_go_on_when_there_is_some(tmp_path):
+    config = Config(task="digits", fleet="2,1", samples=1000, checkpoint_every=300, eval_every=500)
+    execute(config, tmp_path)
+    earlier = (tmp_path / "model.safetensors").read_bytes()
+    with largest_file(8_000):
+        result = go_on(tmp_path, samples=2000)
+    assert "lacks the model (" in str(result.error)
+    assert str(result.error).endswith("; make room, and go on")  # the model that is there is an earlier one
+    assert (tmp_path / "model.safetensors").read_bytes() == earlier
+    hint = result.how_to_go_on()
+    assert hint is not None
+    assert hint.endswith(f"with: ownpace train --resume {tmp_path}")
+    assert go_on(tmp_path).error is None
+    assert (tmp_path / "model.safetensors").read_bytes() != earlier
 
 
 def test_a_run_that_replaces_another_does_not_keep_its_checkpoints(whole, tmp_path):

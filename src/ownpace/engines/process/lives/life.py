@@ -12,7 +12,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, Protocol, TypeVar
 
-from ownpace.core.contract.errors import Interrupted, OwnpaceError, PeerLost, SharedMemoryError
+from torch.distributed import DistNetworkError
+
+from ownpace.core.contract.errors import Interrupted, PeerLost, SharedMemoryError
 from ownpace.core.contract.values import Address
 from ownpace.engines.process.hub.session import Session
 from ownpace.engines.process.lives.exchange import NodeCounts
@@ -24,10 +26,11 @@ from ownpace.engines.process.node.nodes import ProcessNode
 from ownpace.engines.process.node.reporter import HUB
 from ownpace.engines.process.talk.control import Finished, Goodbye, Prepared
 from ownpace.engines.process.talk.regrouping import Lost, RegroupPlan
+from ownpace.engines.process.talk.store import store_is_gone
 from ownpace.engines.roster import Roster
 
-LOSSES = (PeerLost, SharedMemoryError)
-"""What a node suffers from when another one dies: by itself no reason to end."""
+LOSSES = (PeerLost, SharedMemoryError, DistNetworkError)
+"""What a node suffers from when another one dies, or who keeps the store: by itself no reason to end."""
 _WORD_S = 30.0
 """How much longer than a silence may last a node waits for the hub's word."""
 N = TypeVar("N", bound=ProcessNode)
@@ -78,13 +81,14 @@ def live(member: NodeLife) -> list[str]:
             raise
 
 
-def await_word(node: ProcessNode, error: OwnpaceError) -> None:
+def await_word(node: ProcessNode, loss: Exception) -> None:
     """A peer is gone, it seems: say so, and wait until the hub knows who goes on.
 
     Raises:
         NewGeneration: It does.
         OwnpaceError: It has given up, or says nothing.
     """
+    error = store_is_gone(loss) if isinstance(loss, DistNetworkError) else loss
     if node.inbox.given_up or not node.restarts:
         raise error
     node.context.reporter.say(Lost(node.inbox.generation, str(error)))

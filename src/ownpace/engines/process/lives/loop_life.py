@@ -14,7 +14,6 @@ from typing import TypeVar, cast
 
 from torch import Tensor
 
-from ownpace.core.contract.errors import OwnpaceError
 from ownpace.core.learning.claims import Places, number_of
 from ownpace.engines.process.lives.exchange import NodeCounts, await_state, give_state
 from ownpace.engines.process.lives.life import (
@@ -134,7 +133,7 @@ class LoopLife:
         if inbox.next_generation > inbox.generation or inbox.declared_dead:
             raise NewGeneration
 
-    def _await_word(self, error: OwnpaceError) -> None:
+    def _await_word(self, error: Exception) -> None:
         try:
             await_word(self.node, error)
         except Exception:

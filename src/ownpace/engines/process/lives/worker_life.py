@@ -95,11 +95,12 @@ class WorkerLife:
             self._warm_up()
             await_regrouping(node)
         counters = self._data.open_counters(node, self._look)
-        self._draw(node, EVERYTHING, counters)
-        share_parameters(node)
-        self._warm_up()
-        self._connection.start_together(node)
-        self._start(EVERYTHING, counters)
+        # One that goes on from a checkpoint never starts: the hub has another in its place.
+        with until_started(node, partial(self._start, EVERYTHING, counters), counters.close):
+            self._draw(node, EVERYTHING, counters)
+            share_parameters(node)
+            self._warm_up()
+            self._connection.start_together(node)
 
     def _introduce(self) -> bool:
         """Say what this worker is about to train; returns whether the others do so already."""

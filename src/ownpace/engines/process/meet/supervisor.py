@@ -62,6 +62,8 @@ class NodeOrder:
     log_folder: Path | None = None
     is_late: bool = False
     """Whether the others have begun already."""
+    last_words: Callable[[], list[str]] | None = None
+    """What is said when the parent is gone, by one of its children."""
 
 
 class Child(Protocol):
@@ -247,27 +249,41 @@ def read_order(stream: BinaryIO) -> NodeOrder:
     return order
 
 
-def die_with_parent(read: Callable[[], object]) -> None:
-    """End this process at once when its parent is gone: only the parent holds the other end of what `read` reads."""
+def die_with_parent(read: Callable[[], object], last_words: Callable[[], list[str]] | None = None) -> None:
+    """End this process at once when its parent is gone: only the parent holds the other end of what `read` reads.
+
+    Of several that were forked, one says the last words.
+    """
 
     def watch() -> None:
         with contextlib.suppress(EOFError, OSError):
             while read():
                 pass
-        _remove_socket()
+        # All try to remove it, and one does.
+        if _remove_socket() and last_words is not None:
+            with contextlib.suppress(Exception):  # whatever comes of that, this process ends
+                for line in last_words():
+                    print(f"ownpace: {line}", file=sys.stderr, flush=True)
         # Not sys.exit, which ends only this thread: the main one may be stuck in a collective.
         os._exit(1)
 
     threading.Thread(target=watch, name="ownpace-lifeline", daemon=True).start()
 
 
-def _remove_socket() -> None:
-    """Where the server listens that this process was forked from: its parent would have removed that at its end."""
+def _remove_socket() -> bool:
+    """Remove where the server listens that this process was forked from, as its parent would have done at its end.
+
+    Returns:
+        Whether it was this process that did so.
+    """
     address = getattr(forkserver._forkserver, "_forkserver_address", None)
     if isinstance(address, str) and not address.startswith("\0"):
         with contextlib.suppress(OSError):
             Path(address).unlink()
-            Path(address).parent.rmdir()
+            with contextlib.suppress(OSError):
+                Path(address).parent.rmdir()
+            return True
+    return False
 
 
 def _start_forkserver() -> None:

@@ -48,9 +48,16 @@ def launch(job: Job, emit: events.Emit, on_progress: OnProgress | None) -> Outco
 def _order(job: Job, session: Session, name: str) -> NodeOrder:
     node = session.roster.by_name[name]
     # What only the hub needs stays here: it may be large, or not fit for another process.
-    of_worker = replace(job, on_checkpoint=None, resume_from=None) if node.role == "worker" else None
+    spare = replace(job, on_checkpoint=None, resume_from=None, last_words=None)
     return NodeOrder(
-        node.role, node.index, name, session.terms, session.rendezvous, job=of_worker, log_folder=job.log_folder
+        node.role,
+        node.index,
+        name,
+        session.terms,
+        session.rendezvous,
+        job=spare if node.role == "worker" else None,
+        log_folder=job.log_folder,
+        last_words=job.last_words,
     )
 
 

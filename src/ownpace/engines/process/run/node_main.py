@@ -56,7 +56,7 @@ def _understood(stream: BinaryIO) -> NodeOrder:
 def _be_node(order: NodeOrder, lifeline: Callable[[], object]) -> None:
     _ignore_signals()
     # Before anything that may block: a parent that dies now must not leave this process behind.
-    die_with_parent(lifeline)
+    die_with_parent(lifeline, order.last_words)
     if order.log_folder is not None:
         log_to(order.log_folder, order.name)
     try:
