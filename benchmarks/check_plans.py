@@ -1,13 +1,16 @@
 """Plans against measurements: on real processes, is the first choice of `ownpace plan` near the best algorithm?
 
-    python benchmarks/check_plans.py [--kept runs/plans.jsonl] [--limit 600]
+    python benchmarks/check_plans.py [--kept runs/plans.jsonl] [--limit 600] [--places small --seeds 9]
 
 Nothing else should run meanwhile. Over ten fleets whose workers keep prescribed paces as processes of this machine:
 
     measure    what `ownpace measure` finds of that fleet, this machine's sums included
     plan       what `ownpace plan` makes of that: algorithms in order, each with its learning rate
-    run        each of these algorithms on the processes, at that rate, until the target is reached, with three seeds;
+    run        each of these algorithms on the processes, at that rate, until the target is reached, with each seed;
                given up after twice the time of the best before it
+
+How far behind the best a first choice is has a standard error, from the differences seed by seed: single runs with
+small batches spread by a fifth and more, so three seeds cannot tell ten per cent, and nine just about.
 
 Every step is kept as a line of JSON as soon as it has ended, and a second start goes on where the first was. The table
 goes into docs/results/planning.md, in the place of the one that is there.
@@ -17,9 +20,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,12 +38,13 @@ from ownpace.planning import plan
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "planning.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 ALGORITHMS = ("sync", "balanced", "pace", "stride", "diloco", "async")
-SEEDS = (0, 1, 2)
 NEAR = 1.1
 EPOCHS = 25
 """Of a run that does not get there."""
 GIVEN_UP = 2.0
 """Times the best: later, it does not matter how late."""
+CHANCE = 2.0
+"""Standard errors that a difference must be more than, to be one."""
 
 
 def machine(samples_per_s: float, count: int = 1, **more: Any) -> ownpace.Machine:
@@ -83,7 +88,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kept", type=Path, default=Path("runs/plans.jsonl"), help="a file for what was done")
     parser.add_argument("--limit", type=float, default=float("inf"), help="begin nothing after so many seconds")
-    parser.add_argument("--places", default=",".join(PLACES))
+    parser.add_argument("--places", default=",".join(PLACES), help="which fleets, with commas between")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each algorithm")
     parser.add_argument("--planning", type=float, default=60.0, help="seconds for each plan, at most")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
@@ -93,7 +99,7 @@ def main() -> None:
     with contextlib.suppress(OutOfTime):  # the table of what there is
         for name in options.places.split(","):
             try:
-                rows.append(checked(notebook, name, PLACES[name], options.planning))
+                rows.append(checked(notebook, name, PLACES[name], options.planning, range(options.seeds)))
             except RunFailed as error:  # not kept: another start makes it again
                 print(f"{name}: {error}", file=sys.stderr)
                 continue
@@ -107,10 +113,15 @@ class Row:
 
     about: str
     ranking: Sequence[Mapping[str, Any]]
-    times: Mapping[str, float]
-    """Mean seconds to the target on processes, of those that got there with all seeds."""
+    took: Mapping[str, Sequence[float]]
+    """Seconds to the target on processes with each seed, of those that got there with all of them."""
     seconds: float
     """That planning took."""
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Mean seconds to the target."""
+        return {name: statistics.fmean(each) for name, each in self.took.items()}
 
     @property
     def first(self) -> str:
@@ -121,6 +132,22 @@ class Row:
         """How many times as long as the best the first choice took."""
         return self.times[self.first] / min(self.times.values()) if self.first in self.times else None
 
+    @property
+    def error(self) -> float | None:
+        """The standard error of that; None: it is the best itself, or there was one seed."""
+        if self.first not in self.took:
+            return None
+        best = min(self.times, key=self.times.__getitem__)
+        apart = [one - other for one, other in zip(self.took[self.first], self.took[best], strict=True)]
+        if best == self.first or len(apart) < 2:
+            return None
+        return statistics.stdev(apart) / math.sqrt(len(apart)) / self.times[best]
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether chance explains how far behind it is."""
+        return self.behind is not None and self.error is not None and self.behind - 1 < CHANCE * self.error
+
     def cells(self) -> tuple[str, ...]:
         predicted = {each["algorithm"]: each["time_to_target"] for each in self.ranking}
         told = ["–" if (s := predicted[self.first]) is None else f"{s:.2f} s"]
@@ -128,27 +155,27 @@ class Row:
         order = sorted(self.times, key=lambda name: self.times[name])
         best = ", ".join(f"`{name}` {self.times[name]:.2f} s" for name in order[:3])
         behind = "–" if self.behind is None else f"{self.behind:.2f}"
+        behind += "" if self.error is None else f" ± {self.error:.2f}"
         return self.about, f"`{self.first}`", *told, best or "none", behind
 
 
-def checked(notebook: Notebook, name: str, place: Place, planning_s: float) -> Row:
+def checked(notebook: Notebook, name: str, place: Place, planning_s: float, seeds: Iterable[int]) -> Row:
     """Measure, plan and run one fleet."""
     config = place.config
     assert isinstance(config.fleet, ownpace.Fleet)
     found = notebook.note(f"{name}: measure", lambda: _measured(config))
     planned = notebook.note(f"{name}: plan", lambda: _planned(config, fleet_from(found["fleet"]), planning_s))
     ranking = planned["ranking"]
-    times: dict[str, float] = {}
+    took: dict[str, list[float]] = {}
     for each in ranking:
-        limit_s = GIVEN_UP * min(times.values()) if times else None
+        limit_s = GIVEN_UP * min(map(statistics.fmean, took.values())) if took else None
         runs = [
             notebook.note(f"{name}: run, {each['algorithm']}, seed {seed}", partial(_run, config, each, seed, limit_s))
-            for seed in SEEDS
+            for seed in seeds
         ]
-        took = [run["time_to_target"] for run in runs]
-        if None not in took:
-            times[each["algorithm"]] = statistics.fmean(took)
-    return Row(place.about, ranking, times, planned["seconds"])
+        if all(run["time_to_target"] is not None for run in runs):
+            took[each["algorithm"]] = [run["time_to_target"] for run in runs]
+    return Row(place.about, ranking, took, planned["seconds"])
 
 
 def _measured(config: ownpace.Config) -> dict[str, Any]:
@@ -182,12 +209,13 @@ def _run(config: ownpace.Config, ranked: Mapping[str, Any], seed: int, limit_s: 
 
 def write_page(path: Path, rows: Sequence[Row]) -> None:
     """Put the table into the page."""
-    known = [row.behind for row in rows if row.behind is not None]
-    near = sum(behind <= NEAR for behind in known)
+    near = [row for row in rows if row.behind is not None and row.behind <= NEAR]
+    chance = [row for row in rows if row not in near and row.is_chance]
     heads = ("fleet", "plan's first choice", "predicted", "measured", "the three best measured", "times the best")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     lines += [f"| {' | '.join(row.cells())} |" for row in rows]
-    lines += ["", f"Within 10 % of the best: {near} of {len(rows)}."]
+    others = f"; behind by more, but not by more than chance explains: {len(chance)}" if chance else ""
+    lines += ["", f"Within 10 % of the best: {len(near)} of {len(rows)}{others}."]
     text = path.read_text()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 from dataclasses import asdict, replace
@@ -128,8 +127,8 @@ def show(options: argparse.Namespace, planned: dict[str, Any], runs: list[dict[s
     took: dict[str, list[float | None]] = {}
     for run in runs:
         took.setdefault(run["chosen"]["algorithm"], []).append(run["time_to_target"])
-    times = {name: statistics.fmean(each) for name, each in took.items() if None not in each}
-    row = Row(f"a GPU cut into {options.shares}", planned["ranking"], times, planned["seconds"])
+    there = {name: [time for time in each if time is not None] for name, each in took.items() if None not in each}
+    row = Row(f"a GPU cut into {options.shares}", planned["ranking"], there, planned["seconds"])
     print(" | ".join(row.cells()))
     print("near the best" if row.behind is not None and row.behind <= NEAR else "not near the best")
 

@@ -44,11 +44,12 @@ def train(
 ) -> None:
     """Train one model with one algorithm on one fleet.
 
-    For example; the same with another learning rate; and the first, cut off, from its last checkpoint on:
+    For example; the same with another learning rate; and the first for longer, from its last checkpoint on (without
+    --epochs, if it was cut off):
 
-      ownpace train --algorithm balanced --fleet 4,2,1,1 --out runs/first
+      ownpace train --fleet 4,2,1,1 --checkpoint-every 10000 --out runs/first
       ownpace train --config runs/first/config.json --lr 0.1
-      ownpace train --resume runs/first
+      ownpace train --resume runs/first --epochs 50
 
     Results go into a folder: config.json, events.jsonl, checkpoints, model.safetensors, summary.json, figure.png.
     """

@@ -65,20 +65,21 @@ class Affordable:
     total_s: float
     cost: Cost
 
-    def num_test(self, samples: int, updates: float, available: int) -> int:
+    def num_test(self, samples: int, evaluations: int, available: int) -> int:
         """Of an evaluation: as many as cost no more than the training in between."""
-        wanted = samples * self.cost.train_s / (num_evaluations(updates) * self.cost.test_s)
+        wanted = samples * self.cost.train_s / (evaluations * self.cost.test_s)
         return min(MOST_TESTED, available, max(LEAST_TESTED, int(wanted)))
 
-    def share(self, samples: int, updates: float, available: int, num_runs: float) -> float:
+    def share(self, samples: int, evaluations: int, available: int, num_runs: float) -> float:
         """Of what there is, what so many runs of this length cost."""
-        tests = num_evaluations(updates) * self.num_test(samples, updates, available)
+        tests = evaluations * self.num_test(samples, evaluations, available)
         return num_runs * (samples * self.cost.train_s + tests * self.cost.test_s) / self.total_s
 
 
-def num_evaluations(updates: float) -> int:
-    """Of a longest run."""
-    return min(MOST_EVALUATIONS, max(LEAST_EVALUATIONS, int(updates)))
+def num_evaluations(samples: float, samples_per_update: float, eval_every: int | None) -> int:
+    """Of a longest run: as often as the user will, since who tests rarely sees a target late."""
+    every = max(samples_per_update, eval_every or 0)
+    return min(MOST_EVALUATIONS, max(LEAST_EVALUATIONS, int(samples / every)))
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Budget:
     """The samples in epochs."""
     why: str = ""
     """Without samples: why."""
+
+    @property
+    def eval_every(self) -> int | None:
+        """Samples between evaluations."""
+        return None if self.samples is None else max(1, self.samples // self.num_evaluations)
 
 
 def probe(base: Config, candidate: Candidate, timing: Timing) -> Trial:
@@ -151,9 +157,12 @@ def budget_for(
         wanted = min(wanted, config.samples or (config.epochs or 0) * num_train)
     wanted = min(wanted, max(MOST_UPDATES * per_update, 4 * num_train))
 
+    def evaluations(samples: float) -> int:
+        return num_evaluations(samples, per_update, config.eval_every)
+
     def share(effort: Effort, samples: float) -> float:
         runs = effort.runs_each * min(num_searches, effort.most_searches) / effort.used
-        return max(each.share(round(samples), samples / per_update, available, runs) for each in affordable)
+        return max(each.share(round(samples), evaluations(samples), available, runs) for each in affordable)
 
     if wanted < LEAST_UPDATES * per_update:
         why = f"{round(wanted):,} samples are too few to learn from in updates of {per_update:,.0f}"
@@ -162,9 +171,8 @@ def budget_for(
         least = max(LEAST_UPDATES, min(wanted / per_update, effort.least_updates)) * per_update
         samples = next((samples for samples in _halves(wanted, least) if share(effort, samples) <= 1), None)
         if samples is not None:
-            tests = max(each.num_test(round(samples), samples / per_update, available) for each in affordable)
-            evaluations = num_evaluations(samples / per_update)
-            return Budget(effort, round(samples), tests, evaluations, samples / num_train)
+            tests = max(each.num_test(round(samples), evaluations(samples), available) for each in affordable)
+            return Budget(effort, round(samples), tests, evaluations(samples), samples / num_train)
     missing_s = left_s * (share(EFFORTS[-1], LEAST_UPDATES * per_update) - 1)
     enough_s = seconds + missing_s / FOR_LEARNING
     return too_slow(per_update, f"about --seconds {_round_up(enough_s)} would be")

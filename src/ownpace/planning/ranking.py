@@ -148,6 +148,7 @@ def finished_plan(known: Known, seconds: float) -> Plan:
         settings={
             "samples": known.budget and known.budget.samples,
             "epochs": known.budget and known.budget.epochs,
+            "eval_every": known.budget and known.budget.eval_every,
             "runs": dict(known.counts),
             "seeds": min((len(found.times) for found in known.studied.values() if found.times), default=0),
             "batch_size": known.config.batch_size,

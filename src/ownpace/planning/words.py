@@ -174,8 +174,9 @@ def uncertainties(plan: Plan, studied: Mapping[str, Studied]) -> list[str]:
     if plan.timing_only:
         said.append("samples/s say nothing of how well an algorithm learns from them")
     elif plan.settings.get("samples"):
-        samples, epochs = plan.settings["samples"], plan.settings["epochs"]
-        said.append(f"learning was tried with runs of up to {samples:,} samples ({epochs:.2g} epochs), constant rates")
+        samples, epochs, every = (plan.settings[name] for name in ("samples", "epochs", "eval_every"))
+        tried = f"learning was tried with runs of up to {samples:,} samples ({epochs:.2g} epochs), constant rates"
+        said.append(f"{tried}; tested every {every:,} samples: who tests less often sees the target later")
         if once := [row.algorithm for row in plan.ranking if row.num_seeds == 1 and row.time_to_target is not None]:
             said.append(f"only one seed was run of {_listed(once)}: between close ones, chance may decide")
     if any(answer.time_to_target is not None for answer in plan.what_if.values()):

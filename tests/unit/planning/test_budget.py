@@ -44,6 +44,14 @@ def test_evaluations_cost_no_more_than_the_training_in_between():
     assert dear.num_evaluations < cheap.num_evaluations
 
 
+def test_trials_are_tested_as_often_as_the_run_that_is_planned():
+    assert budget(1e-5).eval_every == 30000 // 80
+    assert budget(1e-5, config=Config(eval_every=600)).eval_every == 600
+    # No run is to be judged by next to no evaluations, nor is all time to be spent on them.
+    assert budget(1e-5, config=Config(eval_every=10**6)).eval_every == 30000 // 20
+    assert budget(1e-5, config=Config(eval_every=1)).eval_every == 30000 // 80
+
+
 def test_where_nothing_can_be_learnt_it_says_what_would_help():
     found = budget(1.0)
     seconds = int(found.why.partition("--seconds ")[2].partition(" ")[0])
