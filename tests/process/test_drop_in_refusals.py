@@ -21,8 +21,8 @@ def test_ranks_that_differ_are_refused(start: Start, tmp_path: Path) -> None:
         "model": "the model of rank 1 is 21 parameters in 2 layers",
         "optimizer": "'lr': 0.2",
         "kind": "the optimizer of rank 1 is AdamW",
-        "algorithm": "the algorithm of rank 1 is AsyncSgd(), that of rank 0 is SyncSgd()",
-        "other way round": "the algorithm of rank 1 is SyncSgd(), that of rank 0 is AsyncSgd()",
+        "algorithm": "the algorithm of rank 1 is AsyncSgd(by_layer=False), that of rank 0 is SyncSgd(via='ring')",
+        "other way round": "the algorithm of rank 1 is SyncSgd(via='ring'), that of rank 0 is AsyncSgd(by_layer=False)",
         "samples": "the number of samples of rank 1 is 17, that of rank 0 is 16",
     }
     for name, part in parts.items():

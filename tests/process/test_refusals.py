@@ -100,7 +100,7 @@ def test_ranks_that_have_no_safe_way_to_share_a_key(start, tmp_path):
         pytest.param(
             "--algorithm",
             ("sync", "async"),
-            ["the algorithm of rank 1 is AsyncSgd()", "that of rank 0 is SyncSgd("],
+            ["the algorithm of rank 1 is AsyncSgd(", "that of rank 0 is SyncSgd("],
             marks=pytest.mark.slow,
         ),
     ],

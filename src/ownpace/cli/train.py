@@ -44,8 +44,7 @@ def train(
 ) -> None:
     """Train one model with one algorithm on one fleet.
 
-    For example; the same with another learning rate; and the first for longer, from its last checkpoint on (without
-    --epochs, if it was cut off):
+    For example; then with another learning rate; and on from its last checkpoint (without --epochs, if it was cut off):
 
       ownpace train --fleet 4,2,1,1 --checkpoint-every 10000 --out runs/first
       ownpace train --config runs/first/config.json --lr 0.1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ownpace.core.learning.dataset_samples import samples_to_learn, samples_to_test
 from ownpace.core.learning.task import Task
@@ -156,9 +157,7 @@ def budget_for(
     if config.samples is not None or config.epochs is not None:
         wanted = min(wanted, config.samples or (config.epochs or 0) * num_train)
     wanted = min(wanted, max(MOST_UPDATES * per_update, 4 * num_train))
-
-    def evaluations(samples: float) -> int:
-        return num_evaluations(samples, per_update, config.eval_every)
+    evaluations = partial(num_evaluations, samples_per_update=per_update, eval_every=config.eval_every)
 
     def share(effort: Effort, samples: float) -> float:
         runs = effort.runs_each * min(num_searches, effort.most_searches) / effort.used

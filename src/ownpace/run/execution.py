@@ -60,10 +60,7 @@ def execute(
             # Before the run: one that is cut off can then be repeated.
             folder.write_config(resolved := config.resolved(job))
             recording = Recording(folder, resolved, _writer(folder, config), resumption, on_event)
-            if out is not None and _makes_checkpoints(config, out):
-                # Absolute: the process that says it may have been started elsewhere.
-                said = partial(last_words, out.absolute())
-                job = replace(job, on_checkpoint=recording.on_checkpoint, last_words=said)
+            job = _with_checkpoints(job, recording, config, out)
             if on_start is not None:
                 on_start(job)
             with recording:
@@ -97,6 +94,13 @@ def _folder(
     if resumption is None or out is None:
         return RunFolder(out, overwrite=overwrite, events_limit_mb=config.events_limit_mb)
     return ResumedFolder(resumption, out, overwrite=overwrite, events_limit_mb=config.events_limit_mb)
+
+
+def _with_checkpoints(job: Job, recording: Recording, config: Config, out: Path | None) -> Job:
+    if out is None or not _makes_checkpoints(config, out):
+        return job
+    # Absolute: the process that says the last words may have been started elsewhere.
+    return replace(job, on_checkpoint=recording.on_checkpoint, last_words=partial(last_words, out.absolute()))
 
 
 def _makes_checkpoints(config: Config, out: Path | None) -> bool:

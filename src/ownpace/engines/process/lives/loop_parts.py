@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ownpace.core.learning.claims import Places
 from ownpace.core.learning.plain_state import PlainState
@@ -61,7 +62,7 @@ class LoopParts:
         """What is the same on all workers, or was made by all."""
         return {
             "values": self.user.snapshot(),
-            "optimizers": [pair.optimizer.state_dict() for pair in self.user.pairs],
+            "optimizers": [optimizer.state_dict() for optimizer in self._stepping(node)],
             "kept": dict(node.kept),
             **counted(node, counts),
         }
@@ -72,11 +73,15 @@ class LoopParts:
         user.overwrite(cast(Tensor, state["values"]).to(device))
         # Its settings stay its own: its schedules move them on from where they are.
         settings = user.settings()
-        for pair, theirs in zip(user.pairs, cast("Sequence[dict[str, Any]]", state["optimizers"]), strict=True):
-            pair.optimizer.load_state_dict(theirs)
+        for optimizer, theirs in zip(self._stepping(node), cast("Any", state["optimizers"]), strict=True):
+            optimizer.load_state_dict(theirs)
         user.set_settings(settings)
         take_kept(node, state)
         return take_counted(node, state)
+
+    def _stepping(self, node: ProcessWorker) -> list[Optimizer]:
+        """The script's optimizers; none, where servers step: those have the state."""
+        return [] if len(node.servers) else [pair.optimizer for pair in self.user.pairs]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import TensorWeakRef
+
+from ownpace.engines.process.node.seen_tensor import SeenTensor
 
 
 class KeptGradient:
@@ -28,14 +29,13 @@ class KeptGradient:
             self._hook = None
         if parameter is None or parameter.grad is None or thrown_away is None:
             return
-        kept, age = TensorWeakRef(parameter.grad), parameter.grad._version
+        kept = SeenTensor(parameter.grad)
 
         def look(_: Tensor) -> None:
             self.watch(None, None)
             now = parameter.grad
-            is_untouched = now is not None and kept() is now and now._version == age
             # Looking into it would wait for a GPU: only if something was written to it.
-            if now is None or not (is_untouched or bool(now.any())):
+            if now is None or not (kept.is_untouched(now) or bool(now.any())):
                 thrown_away()
 
         self._hook = parameter.register_hook(look)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import LBFGS, Optimizer, SparseAdam
-from torch.utils.weak import TensorWeakRef
 
 from ownpace.core.contract.errors import InputError
 from ownpace.engines.process.node.flat_steps import elementwise_step
 from ownpace.engines.process.node.kept_gradient import KeptGradient
 from ownpace.engines.process.node.no_trace import nested
+from ownpace.engines.process.node.seen_tensor import SeenTensor
 
 _OWN = ("step", "_step_supports_amp_scaling")
 """The attributes of an optimizer that a fleet replaces."""
@@ -43,7 +43,7 @@ class UserPair:
         self._real_step = optimizer.step
         self.elementwise_step = elementwise_step(optimizer)
         """What it does, if it treats every number by itself."""
-        self._old: tuple[TensorWeakRef, int] | None = None
+        self._old: SeenTensor | None = None
         self._kept = KeptGradient()
         self._is_stepping = False
         self.is_scaled = False
@@ -80,17 +80,17 @@ class UserPair:
         """Whether a backward pass has left something in the `.grad`s since `forget_gradient`."""
         gradient = self._first_gradient
         old = self._old
-        return gradient is not None and (old is None or old[0]() is not gradient or old[1] != _age(gradient))
+        return gradient is not None and (old is None or not old.is_untouched(gradient))
 
     @property
     def keeps_gradient(self) -> bool:
         """Whether what a backward pass has left is still there when the next batch is taken: the script accumulates."""
         gradient, old = self._first_gradient, self._old
-        if gradient is None or old is None or old[0]() is not gradient:
+        if old is None or not old.is_same(gradient):
             return gradient is not None
         # The same tensor was written to: by a backward pass, or by zero_grad(set_to_none=False) of a script that has
         # skipped its batch since. Only scripts that zero in place come here, so nobody else waits for a GPU.
-        return old[1] != _age(gradient) and any(bool(p.grad.any()) for p in self.parameters if p.grad is not None)
+        return not old.is_untouched(gradient) and any(bool(p.grad.any()) for p in self.parameters if p.grad is not None)
 
     @property
     def _first_gradient(self) -> Tensor | None:
@@ -100,8 +100,7 @@ class UserPair:
     def forget_gradient(self) -> None:
         """What is in the `.grad`s now is of steps that were made: a script may zero it later, or in place."""
         gradient = self._first_gradient
-        # By a weak reference: its memory must not be kept when the script lets go of it.
-        self._old = None if gradient is None else (TensorWeakRef(gradient), _age(gradient))
+        self._old = None if gradient is None else SeenTensor(gradient)
 
     def watch_kept_gradient(self, thrown_away: Callable[[], None] | None) -> None:
         """Call this if the next backward pass does not add to what the script keeps: it has skipped a step."""
@@ -378,11 +377,6 @@ def check_gradients(names: Sequence[str], gradients: Sequence[Tensor | None]) ->
 
 def _stay() -> None:
     """Parameters stay where they are."""
-
-
-def _age(tensor: Tensor) -> int:
-    """How often a tensor was changed in place."""
-    return tensor._version
 
 
 def _changed() -> InputError:
