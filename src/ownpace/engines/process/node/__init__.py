@@ -11,7 +11,8 @@ learner         parameters, the updates made to them (unfinished: while layers a
 replica_watch   are replicas still equal? rounding: may processors be why not? alignment: equal again
 parameters      what is stepped: a flat vector with our optimizer
 user_parameters what is stepped: a user's models and optimizers, one user_pair each; no_trace lets them look ahead,
-                flat_steps steps ranges of layers (flat_range) at once, gathering makes sums of their gradients
+                flat_steps steps ranges of layers (flat_range) at once, gathering makes sums of their gradients;
+                kept_gradient, seen_tensor: does the next backward pass add to them?
 task_gradients  gradients of a task, at full speed or at a prescribed pace; computer does the arithmetic, layered_pass
                 by layer
 loop            a user's own loop, which brings gradients (loop_gradients) at a model_point; batch_source: which samples
