@@ -23,3 +23,13 @@ def test_a_reader_that_goes_away_costs_no_run_its_model(gone, tmp_path):
         os.close(writing)
     assert ended.returncode == 0
     assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_where_the_encoding_lacks_our_characters_they_are_written_otherwise(tmp_path):
+    run = str(tmp_path / "run")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "120"}
+    command = [sys.executable, "-m", "ownpace", *_TRAIN, "--out", run]
+    ended = subprocess.run(command, capture_output=True, env=environment, timeout=100, check=True)
+    shown = (ended.stdout + ended.stderr).decode("ascii")
+    assert "0.0, <= 0" in shown
+    assert "?" not in shown

@@ -137,6 +137,19 @@ def test_runs_are_listed_with_what_became_of_them(ownpace, trained, tmp_path, mo
     assert "there is no folder runs" in err
 
 
+@pytest.mark.parametrize(
+    ("columns", "missing"), [(80, []), (60, ["when"]), (50, ["when", "fleet"]), (20, ["when", "fleet", "task"])]
+)
+def test_columns_without_room_are_left_out_and_named(ownpace, tmp_path, monkeypatch, columns, missing):
+    execute(Config(algorithm="sync", task="quadratic", epochs=1, fleet="4,2,1,1"), tmp_path / "r/first")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    head, _, *lines = ownpace("runs r")[1].splitlines()
+    assert {name for name in ("task", "fleet", "when") if name not in head} == set(missing)
+    assert not missing or lines.pop() == f"no room for: {', '.join(missing)}"
+    assert " ".join(lines).split()[:2] == ["first", "sync"]
+    assert max(map(len, [head, *lines])) <= max(columns, 32)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_long_names_are_whole_and_the_columns_stay(ownpace, tmp_path, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))

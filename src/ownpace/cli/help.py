@@ -83,7 +83,7 @@ def _paragraph(console: Console, text: str) -> None:
 
 def title(console: Console, text: str) -> None:
     """A heading above rows."""
-    console.print(Text(f"\n{text}", style="bold"), soft_wrap=True)
+    console.print(Text("\n" + "\n".join(_wrapped(text, console.width)), style="bold"), soft_wrap=True)
 
 
 def row(console: Console, names: str, *paragraphs: str) -> None:

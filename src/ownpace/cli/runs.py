@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,20 +47,26 @@ def runs(folder: Folder = Path("runs"), as_json: AsJson = False, help_: HelpOpti
 
 
 HEAD = ("algorithm", "task", "fleet", "result", "state", "when")
+LEFT_OUT = ("when", "fleet", "task")
+"""Where there is no room for all, in this order."""
 WIDEST = 12
 """Of a column; only names of runs are longer, and whole."""
 GAP = "  "
+RUN = "run"
 
 
 def _lines(found: Sequence[ListedRun], folder: Path, width: int) -> Iterator[str]:
     """A table. Runs of one folder stand below its name, and a name that has no room in front of its line, above it."""
     rows = [tuple(map(_short, map(printable, _cells(each)))) for each in found]
-    widths = [max(map(cell_len, column)) for column in zip(HEAD, *rows, strict=True)]
+    columns = {head: (head, *cells) for head, *cells in zip(HEAD, *rows, strict=True)}
+    missing = _make_room(columns, width)
+    widths = _widths(columns.values())
+    head, *rows = zip(*columns.values(), strict=True)
     places = [_place(each, folder) for each in found]
     room = width - sum(widths) - len(GAP) * len(widths)
     longest = max((size for _, name in places if (size := cell_len(name)) <= room), default=0)
-    longest = max(longest, len("run"))
-    yield _line("run", longest, HEAD, widths)
+    longest = max(longest, len(RUN))
+    yield _line(RUN, longest, head, widths)
     yield "─" * (longest + sum(widths) + len(GAP) * len(widths))
     last = ""
     for (inside, name), row in zip(places, rows, strict=True):
@@ -72,6 +78,23 @@ def _lines(found: Sequence[ListedRun], folder: Path, width: int) -> Iterator[str
             yield name
             name = ""
         yield _line(name, longest, row, widths)
+    if missing:
+        yield f"no room for: {', '.join(missing)}"
+
+
+def _make_room(columns: dict[str, tuple[str, ...]], width: int) -> list[str]:
+    """Take columns away until the rest and a short name fit; which those were."""
+    missing = []
+    for name in LEFT_OUT:
+        if len(RUN) + sum(len(GAP) + each for each in _widths(columns.values())) <= width:
+            break
+        del columns[name]
+        missing.append(name)
+    return missing
+
+
+def _widths(columns: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(cell_len, column)) for column in columns]
 
 
 def _line(name: str, longest: int, cells: Sequence[str], widths: Sequence[int]) -> str:

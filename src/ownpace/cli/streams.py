@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from io import TextIOWrapper
+
+PLAIN = {"≤": "<=", "±": "+-", "×": "x", "…": "...", "→": "->", "µ": "u"}
+PLAIN |= {"–": "-", "−": "-", "─": "-", "█": "#", "░": "."}
+"""What to write where the encoding lacks a character of ours."""
 
 
 class LastingStream(TextIOWrapper):
@@ -39,7 +44,17 @@ def outlast_readers() -> None:
         if type(stream) is TextIOWrapper:  # not what tests or notebooks put there
             setattr(sys, name, _lasting(stream))
         elif isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=_plainly.__name__)
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """Another way to write what cannot be encoded; a question mark for what is not ours."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(_plainly.__name__, _plainly)
 
 
 def _lasting(stream: TextIOWrapper) -> LastingStream:
@@ -47,7 +62,7 @@ def _lasting(stream: TextIOWrapper) -> LastingStream:
     return LastingStream(
         stream.buffer,
         encoding=stream.encoding,
-        errors="replace",
+        errors=_plainly.__name__,
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

@@ -13,12 +13,15 @@ from ownpace.report.summary import Summary
 _TOO_MUCH = 2
 
 
+def name_of(algorithm: Algorithm) -> str:
+    """What the user calls it: the name of one of ours, or the class of one of theirs."""
+    return next((name for name, cls in ALGORITHMS.items() if cls is type(algorithm)), type(algorithm).__name__)
+
+
 def last_line(summary: Summary, algorithm: Algorithm, num_workers: int) -> str:
     """The run in one line."""
-    at_work = algorithm.at_work
-    of_class = (name for name, cls in ALGORITHMS.items() if cls is type(at_work))
-    name = next(of_class, summary.algorithm if at_work is algorithm else type(at_work).__name__)
-    if at_work is not algorithm:
+    name = name_of(algorithm.at_work)
+    if algorithm.at_work is not algorithm:
         name += f" (chosen by {type(algorithm).__name__.lower()})"
     workers = "1 worker" if num_workers == 1 else f"{num_workers} workers"
     samples = summary.update_samples

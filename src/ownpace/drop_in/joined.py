@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from ownpace.core.choices import Sampling
 from ownpace.core.contract import events
 from ownpace.core.contract.errors import InputError
 from ownpace.drop_in.batches import Batches
-from ownpace.drop_in.closing import last_line, warn_of_large_updates
+from ownpace.drop_in.closing import last_line, name_of, warn_of_large_updates
 from ownpace.drop_in.data import Asked, read_data
 from ownpace.drop_in.digest import SampleDigests
 from ownpace.drop_in.explanations import explain
@@ -102,7 +103,7 @@ class Joined(ResumableFleet):
         for line in lines:
             builder.take(events.from_line(line))
         if lines:
-            self.summary = builder.summary()
+            self.summary = replace(builder.summary(), algorithm=name_of(self._algorithm.at_work))
             if self.rank == 0 and self.summary.updates:
                 if not self._quiet:
                     print(last_line(self.summary, self._algorithm, self.num_workers), file=sys.stderr)

@@ -150,7 +150,8 @@ def finished_plan(known: Known, seconds: float) -> Plan:
             "epochs": known.budget and known.budget.epochs,
             "eval_every": known.budget and known.budget.eval_every,
             "runs": dict(known.counts),
-            "seeds": min((len(found.times) for found in known.studied.values() if found.times), default=0),
+            # Who was given up after one seed does not make the others' times less sure.
+            "seeds": min((row.num_seeds for row in ranking if row.time_to_target is not None), default=0),
             "batch_size": known.config.batch_size,
             "workers": len(known.fleet.workers),
         },

@@ -6,9 +6,10 @@ import dataclasses
 import warnings
 
 import pytest
+import torch
 from tests.summaries import plain_but
 
-from ownpace import make_algorithm
+from ownpace import join, make_algorithm
 from ownpace.algorithms.pace import PaceSgd
 from ownpace.auto.looking import Auto
 from ownpace.core.contract.algorithm import Algorithm
@@ -93,3 +94,17 @@ def test_longer_rounds_than_asked_for_are_warned_of(parameters: dict[str, object
     if warns:
         assert "a round of stride had 513 samples on average, where 256 were asked for" in str(caught[0].message)
         assert '"max_batch": 256' in str(caught[0].message)
+
+
+@pytest.mark.parametrize(("asked", "called"), [("pace", "pace"), ("auto", "sync")])
+def test_a_summary_calls_the_algorithm_at_work_as_the_user_does(asked: str, called: str) -> None:
+    model: torch.nn.Module = torch.nn.Linear(2, 1)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with join(asked, quiet=True) as fleet:
+        model, optimizer = fleet.wrap(model, optimizer)
+        for x in fleet.batches([torch.ones(2)] * 64, batch_size=1):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert fleet.summary is not None
+    assert fleet.summary.algorithm == called

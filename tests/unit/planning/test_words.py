@@ -51,6 +51,14 @@ def test_what_chance_may_explain_is_no_advice_and_an_unfinished_search_no_error(
     assert said in finished_plan(known(spread, {"drop:old": gain}, times), 1.0).verdict
 
 
+def test_who_was_given_up_after_one_seed_makes_the_others_times_no_less_sure():
+    found = known(0.4, {"drop:old": 1.5}, (1.0, 1.4, 0.6))
+    found.studied["diloco"] = replace(found.studied["balanced"], times=(None,))
+    plan = finished_plan(found, 1.0)
+    assert plan.settings["seeds"] == 3
+    assert "Leave out old (1 machine): without, 33% less time." in plan.verdict
+
+
 def test_of_two_classes_that_may_go_one_goes():
     plan = finished_plan(known(0.01, {"drop:new": 1.3, "drop:old": 1.5}, (1.0, 1.01, 0.99)), 1.0)
     assert "Or leave out new (1 machine): without, 23% less time." in plan.verdict
