@@ -192,6 +192,10 @@ def test_help_teaches(capfd, arguments):
         ("compare --algorithms sync,sync", ["each once"]),
         ("compare --seeds a", ["--seeds was given 'a'"]),
         ("compare -p staleness=3", ["say for which algorithm"]),
+        ("compare --algorithms sync,stale -p staleness=3", ["as in -p stale.staleness=3"]),
+        ("compare --algorithms sync,stale -p steps=3", ["as in -p NAME.steps=3"]),
+        ("train --engine process --timing-only", ["timing_only simulates time", "use the engine 'virtual'"]),
+        ("compare --engine both --timing-only", ["timing_only simulates time", "use the engine 'virtual'"]),
         ("compare -p state.staleness=3", ["unknown algorithm in -p: 'state'"]),
     ],
 )

@@ -72,3 +72,14 @@ def test_ctrl_c_ends_torchrun_in_order(start):
     check_folder(run.out, error)
     newest = standing_of(run.out).checkpoints[0].samples
     assert run.hint == f"ownpace: go on from sample {newest:,} with: ownpace train --resume out"
+
+
+@pytest.mark.slow
+def test_where_rank_0_is_stopped_rank_1_says_how_to_go_on_after_a_signal(start):
+    run = start(torchrun_train("--algorithm", "sync", "--checkpoint-every", "600", *FOR_LONG), OWNPACE_SILENCE_S="3")
+    until(lambda: Checkpoints(run.out).newest_first(), "there is a checkpoint")
+    os.kill(run.ranks()[0], signal.SIGSTOP)
+    run.process.terminate()
+    assert run.ends() != 0
+    assert any("did not end within 15 s after SIGTERM" in line for line in run.errors)
+    assert run.hint.startswith("ownpace: go on from sample ")

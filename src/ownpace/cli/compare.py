@@ -18,6 +18,7 @@ from ownpace.cli import options
 from ownpace.cli.completion import several_of
 from ownpace.cli.logs import show_logs
 from ownpace.core.contract.errors import DivergenceError, InputError, NotWritten, unknown
+from ownpace.core.settings import describe
 from ownpace.core.whole_file import write_text
 from ownpace.run.config import Config, help_of
 from ownpace.run.help import RUN
@@ -230,13 +231,18 @@ def _own(parameters: list[str] | None, name: str, names: list[str]) -> dict[str,
         prefix, dot, _ = text.partition("=")[0].rpartition(".")
         if not dot:
             if len(names) > 1:
-                raise InputError(f"-p was given '{text}'; say for which algorithm, as in -p {label(names[0])}.{text}")
+                example = next((label(each) for each in names if _has(each, text.partition("=")[0])), "NAME")
+                raise InputError(f"-p was given '{text}'; say for which algorithm, as in -p {example}.{text}")
             own.append(text)
         elif prefix not in names and prefix not in map(label, names):
             raise unknown("algorithm in -p:", prefix, map(label, names))
         elif prefix in (name, label(name)):
             own.append(text.removeprefix(f"{prefix}."))
     return options.parse_parameters(own, "-p")
+
+
+def _has(algorithm: str, parameter: str) -> bool:
+    return algorithm in ALGORITHMS and parameter in describe(ALGORITHMS[algorithm])
 
 
 def _name(summary: Summary, both: bool) -> str:

@@ -13,11 +13,15 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
     Raises:
         OSError: It cannot be read, is no plain file (a pipe would be waited for), or is too large.
     """
-    # Without waiting: opening a pipe waits until somebody writes to it.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with open(path, "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is not a plain file")
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(f"{path} is larger than {most_bytes:,} bytes")
     return content
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe waits until somebody writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)

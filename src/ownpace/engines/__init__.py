@@ -14,7 +14,7 @@ threads, memory      what a process takes of its machine
 
 from ownpace.engines.job import Job, Outcome
 from ownpace.engines.process.meet.agent_watch import started_by
-from ownpace.engines.process.run.start import is_main_process, is_next_in_line, num_ranks, run_process
+from ownpace.engines.process.run.start import check_real, is_main_process, is_next_in_line, num_ranks, run_process
 from ownpace.engines.virtual.run import run_virtual
 
 ENGINES = {"virtual": run_virtual, "process": run_process}
@@ -24,6 +24,7 @@ __all__ = [
     "ENGINES",
     "Job",
     "Outcome",
+    "check_real",
     "is_main_process",
     "is_next_in_line",
     "num_ranks",

@@ -203,7 +203,7 @@ class Config:
         Raises:
             InputError: A name is unknown or a value cannot be used.
         """
-        from ownpace.engines import Job
+        from ownpace.engines import Job, check_real
         from ownpace.run.learning import num_samples, optimizer_spec
         from ownpace.run.names import algorithm_of, task_of
         from ownpace.run.saved import label
@@ -220,7 +220,7 @@ class Config:
         if not resumed:
             algorithm.check(len(fleet.workers), self.sampling)
         same["checkpoint_every"] = self.checkpoint_every or None  # with 0, nobody takes checkpoints
-        return Job(
+        job = Job(
             **same,
             algorithm=algorithm,
             task=task,
@@ -234,6 +234,9 @@ class Config:
             },
             log_folder=out / "logs" if self.log_files and out is not None else None,
         )
+        if self.engine_name == "process":
+            check_real(job)
+        return job
 
     def resolved(self, job: Job) -> Config:
         """The same with every name and default spelled out, as its job has them."""

@@ -119,10 +119,10 @@ def saved_fields(config: Config) -> dict[str, object]:
 def _newest(run: Path) -> tuple[Path, StateFile]:
     found = Checkpoints(run).newest_first()
     if not found:
-        raise InputError(
-            f"{run} has no checkpoint to go on from; run it again: ownpace train --config {run / CONFIG}, "
-            "and write some with --checkpoint-every"
-        )
+        again = f"run it again: ownpace train --config {run / CONFIG}, and write some with --checkpoint-every"
+        if _has_finished(run):
+            raise InputError(f"the run at {run} has finished, and has no checkpoint; to train longer, {again}")
+        raise InputError(f"{run} has no checkpoint to go on from; {again}")
     reasons: list[str] = []
     for path, content in readable(found):
         if isinstance(content, StateFile):

@@ -162,6 +162,9 @@ def test_a_mark_in_front_is_no_error_and_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     with pytest.raises(InputError, match="not a plain file"):
         read_toml(tmp_path / "pipe.toml")
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(InputError, match=r"Is a directory: '.*folder.toml'"):
+        read_toml(tmp_path / "folder.toml")
 
 
 @settings(max_examples=100)

@@ -102,7 +102,10 @@ def test_what_is_no_run_is_refused(run, tmp_path):
     with pytest.raises(InputError, match="neither the folder of a run nor a checkpoint in one"):
         find_resumption(run / "config.json", {})
     with pytest.raises(InputError, match="has no checkpoint to go on from; run it again: ownpace train --config"):
-        find_resumption(a_run(tmp_path / "none", CONFIG), {})
+        find_resumption(none := a_run(tmp_path / "none", CONFIG), {})
+    (none / "summary.json").write_text(json.dumps({"reason": "finished"}))
+    with pytest.raises(InputError, match="has finished, and has no checkpoint; to train longer, run it again: own"):
+        find_resumption(none, {})
     (run / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config\.json cannot be read"):
         find_resumption(run, {})

@@ -210,6 +210,11 @@ class RankListener:
             for other in self._ranks[1:]:
                 self._lines.send(other, Saved(path))
 
+    @property
+    def hears_first(self) -> bool:
+        """Whether the line to rank 0 is there."""
+        return self._rank == 0 or self._lines.is_up(0)
+
     def saved(self, path: str) -> None:
         """This rank has written a checkpoint."""
         with self.changed:

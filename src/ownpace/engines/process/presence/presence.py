@@ -164,6 +164,11 @@ class Presence:
         if self._listener is not None:
             self._listener.is_back(rank)
 
+    @property
+    def hears_first(self) -> bool:
+        """Whether rank 0 can be reached; it may be gone, or silent for as long as a rank waits for it."""
+        return self._listener is None or self._listener.hears_first
+
     def saved(self, path: str) -> None:
         """This rank has written a checkpoint: if all of them end, each knows what to go on from."""
         if self._listener is not None:

@@ -21,6 +21,15 @@ def run_process(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
     Returns:
         How it ended. Errors of the run itself are in the outcome; bad input raises.
     """
+    check_real(job)
+    environment = Environment.read()
+    if environment is None:
+        return launch(job, emit, on_progress)
+    return run_rank(job, environment, emit, on_progress)
+
+
+def check_real(job: Job) -> None:
+    """Raise if that is nothing for real processes."""
     if job.timing_only:
         raise InputError("timing_only simulates time; real processes take their own: use the engine 'virtual'")
     if kinds := {fault.kind for fault in job.fleet.fault} - {"pause"}:
@@ -28,10 +37,6 @@ def run_process(job: Job, emit: events.Emit, on_progress: OnProgress | None = No
             f"the fleet has faults of the kind {' and '.join(sorted(kinds))}, which only the engine 'virtual' plays; "
             "leave those out, and kill processes yourself"
         )
-    environment = Environment.read()
-    if environment is None:
-        return launch(job, emit, on_progress)
-    return run_rank(job, environment, emit, on_progress)
 
 
 def is_main_process() -> bool:

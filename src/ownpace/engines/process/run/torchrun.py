@@ -85,6 +85,8 @@ def _work(
         if rank == 0:
             presence.fail(error)  # the outcome has it
         elif isinstance(error, Interrupted):
+            if not presence.hears_first:
+                error.blame = "rank 0"  # which cannot say it
             return [], error  # the hub knows, and the other ranks need not end
         else:
             raise

@@ -65,10 +65,8 @@ class Counters:
         """Where it has the counts."""
         if not spans_hosts:
             if first:
-                mark = os.urandom(16).hex().encode()
                 # Made before the mark is published: the others open them as soon as they can read it.
-                self._names = _names(secret, mark)
-                counts, claims = map(private_files.create, self._names, _ROOM)
+                mark, self._names, counts, claims = _created(secret)
                 store.set(scope + _KEY, mark.decode())
             else:
                 mark = read_when_set(store, scope + _KEY, "rank 0", timeout_s, on_wait)
@@ -205,10 +203,21 @@ class _Files:
 
 def _names(secret: str, mark: bytes) -> list[str]:
     """Of the two files: only who knows the run's secret can tell them."""
-    return [
-        f"{what}-{hmac.new(secret.encode(), what.encode() + mark, hashlib.sha256).hexdigest()[:32]}"
-        for what in ("counts", "claims")
-    ]
+    digest = hmac.new(secret.encode(), mark, hashlib.sha256).hexdigest()[:32]
+    return [f"counts-{digest}", f"claims-{digest}"]
+
+
+def _created(secret: str) -> tuple[bytes, list[str], int, int]:
+    """A new mark, and the names of both files, and the files."""
+    private_files.remove_abandoned("claims", "counts")
+    while True:
+        mark = os.urandom(16).hex().encode()
+        names = _names(secret, mark)
+        # Not the file of counts: that is locked for each change, and some file systems take all locks for the same.
+        claims = private_files.create(names[1], _ROOM[1])
+        if private_files.hold(claims):
+            return mark, names, private_files.create(names[0], _ROOM[0]), claims
+        os.close(claims)
 
 
 def _opened(secret: str, mark: bytes, on_wait: Callable[[], None]) -> tuple[int, int]:

@@ -5,12 +5,15 @@ to be a plain one; a path is never taken from anybody. What is opened must be an
 nobody else: not a link, a pipe or a device.
 
 Where the disk of the temporary folder is full, they lie in memory, in a folder of the same kind.
+
+A process that is killed leaves its files. Whoever makes others of that kind removes those that nobody holds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -119,6 +122,46 @@ def remove(name: str) -> None:
             with contextlib.suppress(OSError):  # others are still in it
                 where.rmdir()
             return
+
+
+def hold(file: int) -> bool:
+    """Say that a new file is in use, until this process closes it or ends; False: it is being removed, make another."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks: there, nobody finds out that a file is not held, either
+    return os.fstat(file).st_nlink > 0
+
+
+def remove_abandoned(kind: str, companion: str) -> None:
+    """Remove the files `kind-…` that no process holds, each with the file `companion-…` of that name."""
+    for where in (folder(), _folder_in_memory()):
+        for name in [path.name for path in where.glob(f"{kind}-*")]:
+            _remove_if_abandoned(where, name, companion + name.removeprefix(kind))
+
+
+def _remove_if_abandoned(where: Path, name: str, companion: str) -> None:
+    with contextlib.suppress(FileNotFoundError, InputError):  # gone by now, or not ours
+        file = _opened(where, name)
+        try:
+            if _is_abandoned(file):
+                # The one that is held goes last: it leads to the other.
+                remove(companion)
+                remove(name)
+        finally:
+            os.close(file)
+
+
+def _is_abandoned(file: int) -> bool:
+    """Whether nobody holds it; as long as it is open here, nobody can."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    # Without a name, it was removed just now, and another may have got the name.
+    return os.fstat(file).st_nlink > 0
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -148,3 +149,39 @@ def test_a_store_keeps_counts_and_claims_of_the_latest_generation_alone_and_clai
     counters.forget()
     assert not store.check(["claims/3/0"])
     assert not store.check(["count/3"])
+
+
+def test_files_of_a_worker_that_was_killed_are_removed_by_the_next_and_no_others():
+    held = Counters(store := SealedStore(dist.HashStore(), SECRET), SECRET, first=True, spans_hosts=False)
+    in_use = set(private_files.folder().iterdir())
+    for name in ("claims-0", "counts-0", "claims-1"):  # closed and still there, as after a kill
+        os.close(private_files.create(name))
+    os.close(private_files.create("key-0"))  # of another kind
+    other = Counters(SealedStore(dist.HashStore(), SECRET), SECRET, first=True, spans_hosts=False)
+    assert len(set(private_files.folder().iterdir()) - in_use) == 3
+    other.close()
+    assert set(private_files.folder().iterdir()) == {*in_use, private_files.folder() / "key-0"}
+    Counters(store, SECRET, first=False, spans_hosts=False).close()  # whose names are there until it forgets them
+    held.close()
+    private_files.remove("key-0")
+
+
+def test_a_file_that_was_taken_for_abandoned_before_it_was_held_is_not_used(monkeypatch):
+    create = private_files.create
+    removed: list[str] = []
+
+    def create_and_lose(name, nbytes=0):
+        """Another process looks just now."""
+        file = create(name, nbytes)
+        if not removed:
+            removed.append(name)
+            private_files.remove_abandoned("claims", "counts")
+        return file
+
+    monkeypatch.setattr(private_files, "create", create_and_lose)
+    first = Counters(store := SealedStore(dist.HashStore(), SECRET), SECRET, first=True, spans_hosts=False)
+    assert not (private_files.folder() / removed[0]).exists()
+    second = Counters(store, SECRET, first=False, spans_hosts=False)
+    assert [first.claiming(0, 0)(8), second.claiming(0, 1)(8)] == [0, 8]
+    second.close()
+    first.close()
