@@ -202,6 +202,11 @@ def test_updates_have_the_samples_that_were_asked_for(start: Start, tmp_path: Pa
     )
 
 
+def test_a_rank_without_a_step_of_its_own_counts_by_those_of_others(start: Start, tmp_path: Path) -> None:
+    ranks: list[Any] = ranks_of("accumulated", start, tmp_path)[0]
+    assert ranks == [[4, 4]] * 2  # 128 samples, of which each of 2 workers takes 4 · 4 for a step
+
+
 def test_progress_and_schedules_follow_the_fleet_whichever_rank_is_slow(start: Start, tmp_path: Path) -> None:
     ranks, _ = ranks_of("schedules", start, tmp_path)
     assert len(ranks[0]) == 2 * len(ALGORITHMS)

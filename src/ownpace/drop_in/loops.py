@@ -19,6 +19,7 @@ from ownpace.drop_in.taken_early import TakenEarly
 from ownpace.engines.process.node.user_pair import check_not_inside
 from ownpace.engines.process.node.user_parameters import UserParameters
 from ownpace.engines.process.run.joining import LoopRun
+from ownpace.engines.process.talk.store import WatchedStore
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ class Loops:
         # Only now: others may have begun it, and have left some of it, by the time that this rank comes to it.
         plan = plan_of(run.data.left_of_next(everything))
         # Before the coroutine begins, which may make an update at once, without data of this rank.
-        self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples)
+        said = _StoredNumber(run.store, f"batches of a step/{self.next_number}")
+        self._progress.begin_loop(plan.batch_size, plan.samples, plan.epoch_samples, said)
         self._epochs, self._was_stopped = plan.epochs, False
         updates = math.inf if plan.updates is None else max(0, plan.updates - self._progress.updates_in_loop)
         sizes = plan.batch_size, plan.micro_batch
@@ -228,3 +230,17 @@ class Loops:
         if not stop and self._run.interrupted:
             raise Interrupted(f"interrupted ({self._run.interrupted}); the model keeps what it has learnt so far")
         return True
+
+
+class _StoredNumber:
+    """How many batches ranks take for a step, in one place for all: few ever say something, and most look once."""
+
+    def __init__(self, store: WatchedStore, key: str) -> None:
+        self._store = store
+        self._key = key
+
+    def hear(self) -> int:
+        return int(self._store.get(self._key)) if self._store.check([self._key]) else 0
+
+    def say(self, batches: int) -> None:
+        self._store.set(self._key, str(batches))

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+from ownpace.drop_in.step_batches import NothingSaid, SaidOfLoop, StepBatches
 from ownpace.engines.progress import Progress
 
 _ROUNDING = 1e-9
-_WATCHED_STEPS = 4
-"""Of each loop: by then a script that accumulates has shown how many batches it takes for a step."""
 
 
 class Follower(Protocol):
@@ -73,11 +72,18 @@ class FleetProgress:
         """Whether anything follows."""
         return self.is_asked or bool(self._schedules)
 
-    def begin_loop(self, batch_size: int, samples: float, epoch_samples: float) -> None:
-        """A loop begins, over this many samples, and data of which one pass is that many (both may be infinite)."""
+    def begin_loop(self, batch_size: int, samples: float, epoch_samples: float, said: SaidOfLoop | None = None) -> None:
+        """A loop begins.
+
+        Args:
+            batch_size: Samples of a batch of the script.
+            samples: Of the loop (may be infinite).
+            epoch_samples: Of one pass over its data (may be infinite).
+            said: What ranks tell each other of it (None: nothing).
+        """
         self.largest_batch = max(self.largest_batch, batch_size)
         loop = _Loop(batch_size * self._num_workers, samples, epoch_samples)
-        loop.batches_per_step = self._loop.batches_per_step  # until the script makes its first step
+        loop.batches = StepBatches(self._loop.batches.number, said or NothingSaid())
         first, self._resumed = self._resumed or self.state_dict(), None
         loop.first_update, loop.first_sample = int(first["updates"]), int(first["samples"])
         loop.first_epoch = int(first["epoch"])
@@ -93,6 +99,7 @@ class FleetProgress:
             local_samples: Of its local steps since the last update.
         """
         loop, before = self._loop, self._before
+        loop.batches.listen()
         self._scheduled = progress.scheduled
         ahead = self._local.samples_of_all(local_samples, progress.samples)
         # Never beyond the data: what others do in this round is a guess.
@@ -106,7 +113,7 @@ class FleetProgress:
 
     def stepped(self, batches: int) -> None:
         """The script calls `optimizer.step()` for this many batches; before the update that it leads to."""
-        self._loop.stepped(batches)
+        self._loop.batches.stepped(batches)
 
     def end_loop(self, epochs: int | None) -> None:
         """The loop has ended; after this many passes over the data, if it was not left before its end."""
@@ -227,23 +234,12 @@ class _Loop:
         self.epoch_samples = epoch_samples
         self.first_update = self.first_sample = self.first_epoch = 0
         self.first_scheduled = self.first_position = 0.0
-        self.batches_per_step = 1
-        self._steps = 0
+        self.batches = StepBatches(1, NothingSaid())
 
     @property
     def step_samples(self) -> int:
         """Samples of one step of the script on all workers, were they equally fast."""
-        return self.update_samples * self.batches_per_step
-
-    def stepped(self, batches: int) -> None:
-        """Learn how many batches the script takes for a step.
-
-        Of the first steps, and the most: some scripts step after their first batch and then after every so many, or
-        with what is left at the end. Ranks that do alike count alike then, whichever step each of them is at.
-        """
-        if self._steps < _WATCHED_STEPS:
-            self.batches_per_step = max(batches, self.batches_per_step) if self._steps else batches
-            self._steps += 1
+        return self.update_samples * self.batches.number
 
 
 class _LocalSteps:

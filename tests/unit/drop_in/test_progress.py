@@ -126,3 +126,49 @@ def test_local_steps_move_a_schedule_by_what_all_will_have_done() -> None:
     assert fleet.position == pytest.approx(4.5 + 1.5)
     fleet.take(progress, 500)
     assert fleet.steps == 10  # no further than the data
+
+
+class Heard:
+    """What ranks have said, for all."""
+
+    def __init__(self) -> None:
+        self.said: list[int] = []
+
+    def hear(self) -> int:
+        return self.said[-1] if self.said else 0
+
+    def say(self, batches: int) -> None:
+        self.said.append(batches)
+
+
+@pytest.mark.parametrize("steps", [(4, 4), (1, 4, 4), (4, 4, 3), (1, 1)])
+def test_a_rank_that_has_made_no_step_yet_counts_as_the_others(steps: tuple[int, ...]) -> None:
+    """And when it makes its first, which may be of fewer batches, it has not gone further than they have."""
+    heard = Heard()
+    fast, slow = ((FleetProgress(2), Progress(math.inf)) for _ in range(2))
+    for fleet, _ in (fast, slow):
+        fleet.begin_loop(1, 200, 200, heard)
+    for batches in steps:
+        fast[0].stepped(batches)
+        for fleet, progress in (fast, slow):
+            update(progress, fleet, 8)
+        assert slow[0].position == fast[0].position
+    slow[0].stepped(steps[0])
+    update(slow[1], slow[0], 8)
+    assert slow[0].position == (len(steps) + 1) * 8 / (2 * max(steps))
+    assert heard.said == ([4] if max(steps) > 1 else [])
+
+
+def test_what_is_said_of_one_loop_holds_for_the_next_until_a_step_shows_something_else() -> None:
+    fleet, progress = FleetProgress(1), Progress(math.inf)
+    for batches, known in ((4, 1), (2, 4)):
+        heard = Heard()
+        fleet.begin_loop(1, math.inf, math.inf, heard)
+        before = fleet.position
+        update(progress, fleet, 8)
+        assert fleet.position == before + 8 / known
+        fleet.stepped(batches)
+        update(progress, fleet, 8)
+        assert fleet.position == before + 16 / batches
+        fleet.end_loop(1)
+        assert heard.said == [batches]

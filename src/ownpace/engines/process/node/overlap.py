@@ -67,7 +67,7 @@ class Overlap:
         """Another batch is handed out."""
         if self.sender is not None and self.sender.has_begun:
             if self._is_decided or self.sender.buckets.launched:
-                raise no_overlap("two batches were taken before optimizer.step")
+                raise no_overlap("a batch had no optimizer.step before the next was taken (skipped, or accumulated?)")
             # Nothing has left, and the user has not asked for it: a batch that is skipped, say, ends it.
             self.sender = None
             self.turn_off()
