@@ -104,8 +104,8 @@ class UserPair:
 
     def watch_kept_gradient(self, thrown_away: Callable[[], None] | None) -> None:
         """Call this if the next backward pass does not add to what the script keeps: it has skipped a step."""
-        kept = (p for p in self.parameters if thrown_away is not None and p.grad is not None and p.requires_grad)
-        self._kept.watch(next(kept, None), thrown_away)
+        kept = (p for p in self.parameters if p.grad is not None and p.requires_grad)
+        self._kept.watch(None if thrown_away is None else next(kept, None), thrown_away)
 
     def check_count(self) -> None:
         """Raise if the optimizer was given more parameters, or lost some; quickly, for every step."""
